@@ -1,0 +1,106 @@
+"""Back ends: kernel → Python source → callable, one subpackage each, found by the arrays of a call.
+
+A back end is a subpackage of this one that exports the names of `Backend`; nothing lists them. An array library is
+never imported to find out whether an array is its own: a library that is not loaded has made no array.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+import sys
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from tensorattn.errors import BackendError, suggest
+from tensorattn.kernel import Kernel
+
+
+class Backend(Protocol):
+    """What a back end module exports."""
+
+    name: str
+
+    def owns(self, array: object) -> bool:
+        """Whether the array is of this library."""
+
+    def as_array(self, value: object, like: object = None) -> object:
+        """An array of a list or a scalar, on the device of `like`; an array as it is."""
+
+    def dtype_of(self, array: object) -> str:
+        """`bool int64 float16 bfloat16 float32 float64 complex`; all integer kinds are `int64`. Raises: DTypeError."""
+
+    def device_of(self, array: object) -> str:
+        """Where the array lies."""
+
+    def plainness(self) -> tuple[str, dict[str, object]]:
+        """A condition on an array `{x}` for generated checks, and its names: what `owns` asks beyond the dtype."""
+
+    def exponential_base(self) -> str:
+        """`2` where exp2 is faster than exp on this machine, else `e`."""
+
+    def store(self, out: object, value: object) -> None:
+        """Copy a result into an array of the user's. Raises: BackendError, ShapeError, DTypeError."""
+
+    def render(self, kernel: Kernel, function: str, standalone: bool = False) -> str:
+        """The kernel as source: a function, or with `standalone` a module that needs only the array library."""
+
+    def build(self, kernel: Kernel, function: str) -> Callable[..., tuple[object, ...]]:
+        """The kernel as a function of its inputs in order, which returns the outputs in order."""
+
+
+@functools.cache
+def names() -> tuple[str, ...]:
+    """The back ends there are."""
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__) if module.ispkg))
+
+
+@functools.cache
+def get(name: str) -> Backend:
+    """The back end of this name. Raises: BackendError."""
+    if name not in names():
+        hint = suggest(str(name), names()) or "the back ends are " + ", ".join(names())
+        raise BackendError("E-BACKEND", f"there is no back end `{name}`", hint=hint)
+    return importlib.import_module(f"{__name__}.{name}")  # type: ignore[return-value]
+
+
+def number_dtype(value: object) -> str | None:
+    """`bool`, `int` or `float` for a Python number (which widens no result), else None."""
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, int):
+        return "int"
+    return "float" if type(value) is float else None
+
+
+def find(arrays: Mapping[str, object]) -> Backend:
+    """The back end of the inputs of a call; lists and Python numbers go with the others, or else with NumPy.
+
+    Raises: BackendError (`E-BACKEND`) for several libraries, several devices, or an unsupported library.
+    """
+    loaded = [get(name) for name in names() if name in sys.modules]
+    owners: dict[str, str] = {}
+    devices: dict[str, str] = {}
+    chosen: Backend | None = None
+    for name, array in arrays.items():
+        owner = next((backend for backend in loaded if backend.owns(array)), None)
+        if owner is not None:
+            chosen = chosen or owner
+            owners[name], devices[name] = owner.name, owner.device_of(array)
+        elif number_dtype(array) is None and not isinstance(array, (list, tuple, complex)):
+            raise BackendError(
+                "E-BACKEND",
+                f"`{name}` is a {type(array).__module__}.{type(array).__qualname__}, no array of a supported library",
+                facts=(f"supported: {', '.join(names())}",),
+                hint="convert it first",
+            )
+    _alike("libraries", owners, "convert the inputs to one library")
+    _alike("devices", devices, "move the inputs to one device")
+    return chosen or get("numpy")
+
+
+def _alike(kind: str, values: Mapping[str, str], hint: str) -> None:
+    if len(set(values.values())) > 1:
+        facts = [f"`{name}`: {value}" for name, value in values.items()]
+        raise BackendError("E-BACKEND", f"the inputs are of several {kind}", facts=facts, hint=hint)

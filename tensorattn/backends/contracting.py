@@ -1,0 +1,97 @@
+"""`Contract` as source: sums of what only one side has, then a broadcast product or one (batched) matrix product.
+
+The axes of a pairwise contraction fall into groups: *batch* (both operands and the result), *left* and *right* (one
+operand and the result), *inner* (both operands, summed), and those of one operand alone, which are summed first.
+No letters are handed out, so the number of indices is bounded by the array library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensorattn.backends.writing import Text, Writer, atom
+from tensorattn.ir import Index
+from tensorattn.kernel import Contract
+
+
+def contract(writer: Writer, instruction: Contract) -> None:
+    """Write `out = Σ a·b`."""
+    out = instruction.out
+    a = writer.read(instruction.a, out.dtype)
+    b = writer.read(instruction.b, out.dtype)
+    a, b = _summed(writer, a, {*b.axes, *out.axes}), _summed(writer, b, {*a.axes, *out.axes})
+    if any(index in b.axes and index not in out.axes for index in a.axes):
+        writer.assign(out, _matrix_product(writer, a, b, out.axes, out.dtype))
+    else:
+        writer.assign(out, _broadcast_product(writer, a, b, out.axes))
+
+
+def _summed(writer: Writer, value: Text, kept: set[Index]) -> Text:
+    gone = [index for index in value.axes if index not in kept]
+    if not gone:
+        return value
+    source = writer.words.folds["sum"].format(x=value.source, dims=writer.dims(value.axes, gone), dtype="")
+    return Text(source, tuple(index for index in value.axes if index in kept))
+
+
+def _broadcast_product(writer: Writer, a: Text, b: Text, axes: tuple[Index, ...]) -> Text:
+    present = tuple(index for index in axes if index in a.axes or index in b.axes)
+    return Text(f"{writer.aligned(a, present)} * {writer.aligned(b, present)}", present)
+
+
+def _matrix_product(writer: Writer, a: Text, b: Text, axes: tuple[Index, ...], dtype: str) -> Text:
+    batch = [index for index in axes if index in a.axes and index in b.axes]
+    left = [index for index in a.axes if index in axes and index not in b.axes]
+    right = [index for index in b.axes if index in axes and index not in a.axes]
+    present = tuple(index for index in axes if index in (*batch, *left, *right))
+    if present != (*batch, *left, *right) and present == (*batch, *right, *left):
+        a, b, left, right = b, a, right, left
+    inner = [index for index in a.axes if index in b.axes and index not in axes]
+    in_b = [index for index in b.axes if index in inner]
+    if _copies(a, b, batch, (left, right), in_b) < _copies(a, b, batch, (left, right), inner):
+        inner = in_b
+    product = writer.words.integer_matmul if dtype == "int64" else "{a} @ {b}"
+    source = product.format(
+        a=_matrix(writer, a, batch, left, inner, rows=True), b=_matrix(writer, b, batch, right, inner, rows=False)
+    )
+    return Text(_parted(writer, source, batch, left, right), (*batch, *left, *right))
+
+
+def _layouts(batch: Sequence[Index], outer: Sequence[Index], inner: Sequence[Index]) -> tuple[tuple[Index, ...], ...]:
+    """The orders of axes that a reshape turns into a matrix without a copy: rows × inner, and inner × rows."""
+    return (*batch, *outer, *inner), (*batch, *inner, *outer)
+
+
+def _copies(
+    a: Text, b: Text, batch: Sequence[Index], outer: tuple[Sequence[Index], ...], inner: Sequence[Index]
+) -> int:
+    """How many operands have to be copied for this order of the summed indices."""
+    sides = zip((a, b), outer, strict=True)
+    return sum(
+        value.axes not in _layouts(batch, own, inner) and (len(own) > 1 or len(inner) > 1) for value, own in sides
+    )
+
+
+def _matrix(
+    writer: Writer, value: Text, batch: Sequence[Index], outer: Sequence[Index], inner: Sequence[Index], *, rows: bool
+) -> str:
+    """The operand as (batch of) matrices: `rows`: outer × inner, else inner × outer; transposed without a copy."""
+    outer_first, inner_first = _layouts(batch, outer, inner)
+    single = [[index] for index in batch]
+    if not outer and not batch:
+        return writer.reshaped(value, inner, [inner])
+    several = len(outer) > 1 or len(inner) > 1
+    turned = inner_first if rows else outer_first
+    if several and value.axes == turned:
+        groups = [*single, inner, outer] if rows else [*single, outer, inner]
+        return f"{atom(writer.reshaped(value, turned, groups))}.swapaxes(-1, -2)"
+    straight, groups = (outer_first, [*single, outer, inner]) if rows else (inner_first, [*single, inner, outer])
+    return writer.reshaped(value, straight, groups)
+
+
+def _parted(writer: Writer, source: str, batch: Sequence[Index], left: Sequence[Index], right: Sequence[Index]) -> str:
+    """The product with its rows and columns taken apart into their indices."""
+    whole = len(left) == 1 or not (left or batch), len(right) == 1 or not (right or batch)
+    if all(whole):
+        return source
+    return f"{atom(source)}.reshape({writer.shape([*batch, *left, *right])})"

@@ -1,0 +1,89 @@
+"""`Apply` as source: operands cast as the function asks, aligned by index, and one template."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from tensorattn.backends.writing import INPUT, Text, Writer
+from tensorattn.ir import COMPARISONS, Index
+from tensorattn.kernel import Apply, Literal, Operand, Register, Root
+
+ORDER = ("bool", "int64", "float32", "float64")
+INFIX = {"add": " + ", "multiply": " * ", "and": " & ", "or": " | "}
+NESTED = ("maximum", "minimum")
+LEAKY_SLOPE = Literal(0.2)
+
+
+def apply(writer: Writer, instruction: Apply) -> None:
+    """Write `out = function(arguments)`."""
+    out, function = instruction.out, instruction.function
+    arguments = instruction.arguments
+    if function == "leaky_relu" and len(arguments) == 1:
+        arguments = (*arguments, LEAKY_SLOPE)
+    if function == "select" and isinstance(arguments[0], Literal):
+        return _either(writer, instruction)
+    dtypes = _operand_dtypes(function, arguments, out.dtype)
+    present = tuple(i for i in out.axes if any(isinstance(a, Register) and i in a.axes for a in arguments))
+    texts = _operands(writer, function, arguments, dtypes, present)
+    if function in INFIX:
+        source = INFIX[function].join(texts)
+    elif function in NESTED:
+        template = writer.words.functions[function]
+        source = reduce(lambda first, second: template.format(first, second), texts)
+    else:
+        source = writer.words.functions[function].format(*texts)
+    return writer.assign(out, Text(source, present))
+
+
+def _either(writer: Writer, instruction: Apply) -> None:
+    """One of two arrays, as a size is positive or 0."""
+    out, (size, first, second) = instruction.out, instruction.arguments
+    assert isinstance(size, Literal)
+    either = [writer.arranged(writer.read(r, out.dtype), out.axes) for r in (first, second) if isinstance(r, Register)]
+    source = f"{either[0].source} if {writer.number(size.value)} > 0 else {either[1].source}"
+    owner = either[0].owner if either[0].owner == either[1].owner else INPUT
+    writer.assign(out, Text(source, out.axes, owner))
+
+
+def _operand_dtypes(function: str, arguments: tuple[Operand, ...], out: str) -> list[str]:
+    """The dtype in which each operand enters."""
+    match function:
+        case "and" | "or" | "not":
+            return ["bool"] * len(arguments)
+        case "where" | "select":
+            return ["bool", out, out]
+        case "isfinite":
+            return [_common(arguments)]
+        case _ if function in COMPARISONS.values():
+            return [_common(arguments)] * len(arguments)
+        case _:
+            return [out] * len(arguments)
+
+
+def _common(arguments: tuple[Operand, ...]) -> str:
+    """The dtype of a comparison: no operand loses by it, and a literal never widens a float."""
+    dtypes = {a.dtype for a in arguments if isinstance(a, Register)}
+    fractions = any(isinstance(a, Literal) and isinstance(a.value, (float, Root)) for a in arguments)
+    if fractions and not dtypes & {*ORDER[2:]}:
+        return "float64"
+    if "float32" in dtypes and "int64" in dtypes:
+        return "float64"
+    return max(dtypes, key=ORDER.index, default="int64")
+
+
+def _operands(
+    writer: Writer, function: str, arguments: tuple[Operand, ...], dtypes: list[str], axes: tuple[Index, ...]
+) -> list[str]:
+    texts = []
+    values = arguments[1:] if function in ("where", "select") else arguments
+    bare = all(isinstance(a, Literal) for a in values)  # then the first of them has to bring the dtype
+    first = len(arguments) - len(values)
+    for position, (argument, dtype) in enumerate(zip(arguments, dtypes, strict=True)):
+        match argument:
+            case Register():
+                texts.append(writer.aligned(writer.read(argument, dtype), axes))
+            case Literal():
+                array = dtype == "bool" or function in writer.words.array_only or position < first
+                array = array or (bare and position == first)
+                texts.append(writer.scalar(argument, dtype).source if array else writer.number(argument.value))
+    return texts

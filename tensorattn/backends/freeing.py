@@ -1,0 +1,74 @@
+"""Source of a function → the same with `del` after the last use of every array, so that its memory is free again."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+
+def freed(source: str, arrays: Collection[str]) -> str:
+    """The source of one function with a line `del a, b` wherever arrays are used for the last time.
+
+    Nothing is deleted right before the function returns. In a branch, what no branch uses later is deleted in each; in
+    a loop only what the loop makes and no later round reads.
+    """
+    tree = ast.parse(source)
+    function = next(node for node in tree.body if isinstance(node, ast.FunctionDef))
+    freeing = _Freeing(frozenset(arrays))
+    freeing.visit(function.body, frozenset(), frozenset(), last=True)
+    lines = source.splitlines()
+    for number in sorted(freeing.inserted, reverse=True):
+        lines.insert(number, freeing.inserted[number])
+    return "\n".join(lines) + "\n"
+
+
+@dataclass(slots=True)
+class _Freeing:
+    """`inserted`: lines to be inserted, by the number of lines before them."""
+
+    arrays: frozenset[str]
+    inserted: dict[int, str] = field(default_factory=dict)
+
+    def mentioned(self, *nodes: ast.AST) -> frozenset[str]:
+        """The arrays that are read or written somewhere in the nodes."""
+        found = (part.id for node in nodes for part in ast.walk(node) if isinstance(part, ast.Name))
+        return frozenset(found) & self.arrays
+
+    def made(self, *nodes: ast.AST) -> frozenset[str]:
+        """The arrays that are assigned somewhere in the nodes."""
+        names = (part for node in nodes for part in ast.walk(node) if isinstance(part, ast.Name))
+        return frozenset(name.id for name in names if isinstance(name.ctx, ast.Store)) & self.arrays
+
+    def visit(self, body: Sequence[ast.stmt], before: frozenset[str], later: frozenset[str], *, last: bool) -> None:
+        """A list of statements, of which the arrays `before` exist and `later` are read afterwards."""
+        if last and isinstance(body[-1], ast.Return):
+            later |= self.mentioned(body[-1])
+            body = body[:-1]
+        for number in reversed(range(len(body))):
+            statement = body[number]
+            here = before | self.made(*body[:number])
+            self._statement(statement, here, later, last=last and number == len(body) - 1)
+            later |= self.mentioned(statement)
+
+    def _statement(self, statement: ast.stmt, before: frozenset[str], later: frozenset[str], *, last: bool) -> None:
+        ended = self.mentioned(statement) - later
+        match statement:
+            case ast.If(body=yes, orelse=no):
+                for side in (yes, no):
+                    self._delete(side[0].lineno - 1, side[0].col_offset, (ended & before) - self.mentioned(*side))
+                    self.visit(side, before, later, last=last)
+            case ast.For(body=body):
+                self.visit(body, before, later | before, last=False)
+                if not last:
+                    self._delete(statement.end_lineno, statement.col_offset, ended & before)
+            case _ if not last:
+                self._delete(statement.end_lineno, statement.col_offset, ended)
+
+    def _delete(self, place: int | None, indent: int, names: frozenset[str]) -> None:
+        if not names or place is None:
+            return
+        earlier = self.inserted.get(place)
+        listed = sorted(names, key=lambda name: (len(name), name))
+        line = " " * indent + "del " + ", ".join(listed)
+        self.inserted[place] = line if earlier is None else f"{earlier}\n{line}"

@@ -1,0 +1,119 @@
+"""Functions that generated NumPy code calls; each returns new memory unless its docstring says otherwise."""
+
+import math
+
+import numpy as np
+
+from tensorattn.backends.erf import erf
+from tensorattn.errors import ShapeError
+
+
+def lowest(dtype: type) -> float:
+    """The identity of max."""
+    return np.iinfo(dtype).min if dtype is np.int64 else -np.inf
+
+
+def highest(dtype: type) -> float:
+    """The identity of min."""
+    return np.iinfo(dtype).max if dtype is np.int64 else np.inf
+
+
+def all_finite(*arrays: np.ndarray) -> bool:
+    """Whether every entry is finite; a finite sum proves it, so an overflowing sum may say no."""
+    return all(math.isfinite(x.sum()) for x in arrays)
+
+
+def relu(x: np.ndarray) -> np.ndarray:
+    return np.maximum(x, 0)
+
+
+def leaky_relu(x: np.ndarray, slope: np.ndarray | float) -> np.ndarray:
+    return np.where(x > 0, x, slope * x)
+
+
+def elu(x: np.ndarray) -> np.ndarray:
+    return np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    small = np.exp(-np.abs(x))  # never overflows
+    return np.where(x >= 0, 1, small) / (1 + small)
+
+
+def silu(x: np.ndarray) -> np.ndarray:
+    return x * sigmoid(x)
+
+
+def softplus(x: np.ndarray) -> np.ndarray:
+    return np.logaddexp(x, 0)
+
+
+def gelu(x: np.ndarray) -> np.ndarray:
+    return 0.5 * x * (1 + erf(x * math.sqrt(0.5)))
+
+
+def sign(x: np.ndarray) -> np.ndarray:
+    return np.sign(x)
+
+
+def rows(x: np.ndarray, dims: tuple[int, ...]) -> np.ndarray:
+    """The axes `dims`, in their order, flattened into one last axis (a view where possible)."""
+    moved = np.moveaxis(x, dims, range(-len(dims), 0))
+    return moved.reshape(*moved.shape[: -len(dims)], math.prod(moved.shape[-len(dims) :]))
+
+
+def unrows(flat: np.ndarray, dims: tuple[int, ...], shape: tuple[int, ...]) -> np.ndarray:
+    """The inverse of `rows` for an array of this shape (a view)."""
+    others = [n for n in range(len(shape)) if n not in dims]
+    parted = flat.reshape([shape[n] for n in (*others, *dims)])
+    return np.moveaxis(parted, range(-len(dims), 0), dims)
+
+
+def log_sum_exp(x: np.ndarray, dims: tuple[int, ...], where: np.ndarray | None = None) -> np.ndarray:
+    """log Σ exp over the admitted entries; −∞ where there are none."""
+    admitted = x if where is None else np.where(where, x, -np.inf)
+    greatest = np.max(admitted, axis=dims, keepdims=True, initial=-np.inf)
+    shift = np.where(np.isfinite(greatest), greatest, 0)
+    return np.log(np.sum(np.exp(admitted - shift), axis=dims)) + np.squeeze(shift, axis=dims)
+
+
+def largest(
+    x: np.ndarray, dims: tuple[int, ...], count: np.ndarray | int, where: np.ndarray | None = None
+) -> np.ndarray:
+    """True at the `count` largest admitted entries; ties go to the lower position, NaN comes last."""
+    flat = rows(x, dims)
+    order = np.argsort(-flat if x.dtype.kind == "f" else ~flat, axis=-1, kind="stable")
+    if where is not None:
+        admitted = rows(np.broadcast_to(where, x.shape), dims)
+        excluded = ~np.take_along_axis(admitted, order, axis=-1)
+        order = np.take_along_axis(order, np.argsort(excluded, axis=-1, kind="stable"), axis=-1)
+    rank = np.empty_like(order)
+    np.put_along_axis(rank, order, np.broadcast_to(np.arange(flat.shape[-1]), flat.shape), axis=-1)
+    chosen = rank < (rows(count, dims) if isinstance(count, np.ndarray) and count.ndim else count)
+    return unrows(chosen if where is None else chosen & admitted, dims, x.shape)
+
+
+def check_range(positions: np.ndarray, size: int, what: str, where: np.ndarray | None = None) -> np.ndarray:
+    """The positions, 0 where not admitted; the same array if all are. Raises: ShapeError."""
+    outside = (positions < 0) | (positions >= size)
+    if where is not None:
+        outside = outside & where
+    if np.any(outside):
+        value = int(np.broadcast_to(positions, np.shape(outside))[outside].flat[0])
+        allowed = f"0..{size - 1}" if size else "none: the size is 0"
+        raise ShapeError(
+            "E-RANGE",
+            f"{what}: position {value} is out of range",
+            facts=(f"allowed: {allowed}",),
+            hint="exclude the tuple with a predicate, or mend the positions; they never wrap",
+        )
+    return positions if where is None else np.where(where, positions, 0)
+
+
+def segment_sum(source: np.ndarray, segments: np.ndarray, dim: int, size: int) -> np.ndarray:
+    """Σ of the entries of each segment along `dim`; `segments` has the rank of the source."""
+    total = np.zeros((*source.shape[:dim], size, *source.shape[dim + 1 :]), source.dtype)
+    places = list(np.indices(source.shape, sparse=True))
+    places[dim] = segments
+    np.add.at(total, tuple(places), source)
+    return total

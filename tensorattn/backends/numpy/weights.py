@@ -1,0 +1,163 @@
+"""Normalisers that generated NumPy code calls: weights along the axes `dims` jointly, exactly 0 where excluded."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tensorattn.backends.numpy.functions import rows, unrows
+
+
+def softmax(
+    score: np.ndarray, dims: tuple[int, ...], where: np.ndarray | None = None, sink: np.ndarray | float | None = None
+) -> np.ndarray:
+    """exp(score) / (Σ exp(score) + exp(sink)), stable; a row with nothing admitted is 0, one with +∞ or NaN is NaN."""
+    admitted = score if where is None else np.where(where, score, -np.inf)
+    greatest = np.max(admitted, axis=dims, keepdims=True, initial=-np.inf)
+    shift = np.where(greatest == -np.inf, 0, greatest)
+    weights = admitted - shift
+    np.exp(weights, out=weights)
+    total = np.sum(weights, axis=dims, keepdims=True)
+    if sink is not None:
+        total = total + np.exp(sink - shift)  # may overflow to ∞: the weights are 0 then, as they should
+    weights /= np.where(total == 0, 1, total)
+    if not np.all(np.isfinite(total)):
+        weights[admitted == -np.inf] = 0
+    return weights
+
+
+def weigh(
+    score: np.ndarray, dims: tuple[int, ...], where: np.ndarray | None = None, exp: np.ufunc = np.exp
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A tile of a softmax: exp(score − m), m = max of the admitted scores (−∞ where there is none), and the sum."""
+    admitted = score if where is None else np.where(where, score, -np.inf)
+    greatest = np.max(admitted, axis=dims, keepdims=True, initial=-np.inf)
+    weights = admitted - np.where(greatest == -np.inf, 0, greatest)
+    exp(weights, out=weights)
+    return weights, np.squeeze(greatest, dims), np.sum(weights, axis=dims)
+
+
+def l1norm(
+    score: np.ndarray, dims: tuple[int, ...], where: np.ndarray | None = None, eps: np.ndarray | float = 0
+) -> np.ndarray:
+    """score / (Σ score + eps); 0 where the denominator is 0. Scaled by the greatest entry, so that no sum overflows."""
+    admitted = score if where is None else np.where(where, score, 0)
+    scale = _scale(admitted, dims)
+    admitted = admitted / scale
+    return _quotient(admitted, np.sum(admitted, axis=dims, keepdims=True) + eps / scale, where)
+
+
+def l2norm(score: np.ndarray, dims: tuple[int, ...], where: np.ndarray | None = None) -> np.ndarray:
+    """score / √Σ score²; 0 where the denominator is 0. Scaled by the greatest entry: no square over- or underflows."""
+    admitted = score if where is None else np.where(where, score, 0)
+    admitted = admitted / _scale(admitted, dims)
+    return _quotient(admitted, np.sqrt(np.sum(admitted * admitted, axis=dims, keepdims=True)), where)
+
+
+def _scale(x: np.ndarray, dims: tuple[int, ...]) -> np.ndarray:
+    """The greatest magnitude along the axes; 1 where there is none, or it is no finite number."""
+    greatest = np.max(np.abs(x), axis=dims, keepdims=True, initial=0)
+    return np.where((greatest > 0) & np.isfinite(greatest), greatest, 1)
+
+
+def _quotient(admitted: np.ndarray, total: np.ndarray, where: np.ndarray | None) -> np.ndarray:
+    weights = np.where(total == 0, 0, admitted / total)
+    return weights if where is None else np.where(where, weights, 0)
+
+
+def sparsemax(score: np.ndarray, dims: tuple[int, ...], where: np.ndarray | None = None) -> np.ndarray:
+    """The projection onto the simplex: max(score − τ, 0) with τ such that the weights sum to 1.
+
+    Source: Martins and Astudillo 2016, algorithm 1.
+    """
+    return _sparse(score, dims, where, 2.0, _sparsemax_threshold)
+
+
+def entmax_three_halves(score: np.ndarray, dims: tuple[int, ...], where: np.ndarray | None = None) -> np.ndarray:
+    """entmax with α = 1.5, exactly, by sorting. Source: Peters, Niculae and Martins 2019, algorithm 2."""
+    return _sparse(score, dims, where, 1.5, _three_halves_threshold)
+
+
+def entmax(
+    score: np.ndarray, dims: tuple[int, ...], where: np.ndarray | None = None, alpha: np.ndarray | float = 1.5
+) -> np.ndarray:
+    """max((α−1)·score − τ, 0)^(1/(α−1)) with τ such that the weights sum to 1; α = 1 is softmax."""
+    alpha = np.asarray(alpha, score.dtype)
+    soft = alpha == 1
+    order = np.where(soft, 2, alpha)
+    weights = _sparse(score, dims, where, order, _general_threshold)
+    return np.where(soft, softmax(score, dims, where), weights) if np.any(soft) else weights
+
+
+def _sparse(
+    score: np.ndarray,
+    dims: tuple[int, ...],
+    where: np.ndarray | None,
+    alpha: np.ndarray | float,
+    threshold: Callable[[np.ndarray, np.ndarray | float], np.ndarray],
+) -> np.ndarray:
+    """Weights of the entmax family; the threshold is found on rows whose greatest entry is 0."""
+    flat = rows(score, dims)
+    if not flat.shape[-1]:
+        return np.zeros_like(score)
+    live = flat != -np.inf
+    if where is not None:
+        live = live & rows(np.broadcast_to(where, score.shape), dims)
+    alpha = rows(alpha, dims) if np.ndim(alpha) else alpha
+    greatest = np.max(np.where(live, flat, -np.inf), axis=-1, keepdims=True)
+    wild = ~(greatest < np.inf)
+    shift = np.where(np.isfinite(greatest), greatest, 0)
+    # −2 is below every threshold, so that what is far down adds no rounding error; rows without entries get zeros.
+    tame = live & ~wild
+    floor = np.where(np.any(tame, axis=-1, keepdims=True), -2, 0)
+    z = np.where(tame, np.maximum((flat - shift) * (alpha - 1), -2), floor).astype(score.dtype, copy=False)
+    tau = threshold(z, alpha)
+    weights = np.maximum(z - tau, 0) ** (1 / (alpha - 1))
+    weights = np.where(live, np.where(wild, np.nan, weights), 0).astype(score.dtype, copy=False)
+    return unrows(weights, dims, score.shape)
+
+
+def _sparsemax_threshold(z: np.ndarray, alpha: np.ndarray | float) -> np.ndarray:
+    ordered = -np.sort(-z, axis=-1)
+    rank = np.arange(1, z.shape[-1] + 1, dtype=z.dtype)
+    total = np.cumsum(ordered, axis=-1)
+    count = np.sum(1 + rank * ordered > total, axis=-1, keepdims=True)
+    return _linear_threshold(z, z > (np.take_along_axis(total, np.maximum(count - 1, 0), axis=-1) - 1) / count)
+
+
+def _linear_threshold(z: np.ndarray, support: np.ndarray) -> np.ndarray:
+    return (np.sum(np.where(support, z, 0), axis=-1, keepdims=True) - 1) / np.sum(support, axis=-1, keepdims=True)
+
+
+def _three_halves_threshold(z: np.ndarray, alpha: np.ndarray | float) -> np.ndarray:
+    ordered = -np.sort(-z, axis=-1)
+    rank = np.arange(1, z.shape[-1] + 1, dtype=z.dtype)
+    mean = np.cumsum(ordered, axis=-1) / rank
+    spread = np.cumsum(ordered * ordered, axis=-1) - rank * mean * mean
+    tau = mean - np.sqrt(np.maximum((1 - spread) / rank, 0))
+    count = np.sum(tau <= ordered, axis=-1, keepdims=True)
+    return _square_threshold(z, z > np.take_along_axis(tau, np.maximum(count - 1, 0), axis=-1))
+
+
+def _square_threshold(z: np.ndarray, support: np.ndarray) -> np.ndarray:
+    """τ of Σ (z − τ)² = 1 over a known support, from centred moments."""
+    count = np.sum(support, axis=-1, keepdims=True)
+    mean = np.sum(np.where(support, z, 0), axis=-1, keepdims=True) / count
+    spread = np.sum(np.where(support, (z - mean) ** 2, 0), axis=-1, keepdims=True)
+    return mean - np.sqrt(np.maximum((1 - spread) / count, 0))
+
+
+def _general_threshold(z: np.ndarray, alpha: np.ndarray | float) -> np.ndarray:
+    """τ by bisection in [−1, 0], to the last bit, then two Newton steps for the bits below it."""
+    low, high = np.full_like(z[..., :1], -1), np.zeros_like(z[..., :1])
+    for _ in range(np.finfo(z.dtype).nmant + 2):
+        middle = (low + high) / 2
+        heavy = np.sum(np.maximum(z - middle, 0) ** (1 / (alpha - 1)), axis=-1, keepdims=True) >= 1
+        low, high = np.where(heavy, middle, low), np.where(heavy, high, middle)
+    tau = low
+    for _ in range(2):
+        support = z > tau
+        base = np.where(support, z - tau, 1)
+        total = np.sum(np.where(support, base ** (1 / (alpha - 1)), 0), axis=-1, keepdims=True)
+        slope = np.sum(np.where(support, base ** ((2 - alpha) / (alpha - 1)), 0), axis=-1, keepdims=True) / (alpha - 1)
+        tau = tau + (total - 1) / slope
+    return tau

@@ -1,0 +1,369 @@
+"""Kernel → the source of one Python function: one or a few lines an instruction, the same for every back end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import assert_never
+
+from tensorattn.backends.contracting import contract
+from tensorattn.backends.elementwise import apply
+from tensorattn.backends.freeing import freed
+from tensorattn.backends.gathering import gather
+from tensorattn.backends.naming import Names, identifier
+from tensorattn.backends.vocabulary import Vocabulary
+from tensorattn.backends.writing import INPUT, Text, Writer, atom, comment_lines
+from tensorattn.ir import Index
+from tensorattn.kernel import (
+    Apply,
+    Arrange,
+    Cast,
+    CheckRange,
+    Contract,
+    Fill,
+    Fold,
+    Gather,
+    IfFinite,
+    Instruction,
+    Iota,
+    Join,
+    Kernel,
+    Largest,
+    Literal,
+    Load,
+    LogSumExp,
+    Normalised,
+    Operand,
+    Output,
+    Register,
+    SegmentSum,
+    Slice,
+    Stream,
+    TileRule,
+    View,
+    Weigh,
+)
+
+LOCALS = ("start", "stop", "length")
+
+
+def function_source(
+    kernel: Kernel, name: str, words: Vocabulary, reserved: frozenset[str], *, standalone: bool = False
+) -> str:
+    """The function `name(inputs in order) -> tuple of outputs`; `reserved` are the names its module uses.
+
+    `standalone`: nobody has looked at the inputs, so that each is brought to its dtype.
+    """
+    names = Names({*reserved, *LOCALS, identifier(name), "device", "math", words.namespace})
+    for register in _registers(kernel.body):
+        names.keep("register", register.name)
+    arguments = [names.of("input", given) for given in kernel.inputs]
+    writer = Writer(words, names, dict(kernel.sizes), standalone=standalone)
+    writer.owners.update(dict.fromkeys(arguments, INPUT))
+    write_all(writer, kernel.body)
+    results = _outputs(writer, kernel.outputs)
+    head = writer.size_lines()
+    if writer.needs_device and words.device is not None:
+        head.append("    device = " + words.device.format(inputs=", ".join(arguments)))
+    decorator = [] if words.decorator is None else [words.decorator]
+    lines = [*comment_lines(kernel.comments), *decorator, f"def {identifier(name)}({', '.join(arguments)}):"]
+    return freed("\n".join([*lines, *head, *writer.lines, *results]) + "\n", writer.arrays)
+
+
+def _registers(body: Sequence[Instruction]) -> list[Register]:
+    found = []
+    for instruction in body:
+        match instruction:
+            case Stream():
+                found += [c.state for c in instruction.carry]
+                found += _registers(instruction.body) + _registers(instruction.merge)
+            case IfFinite():
+                found += [instruction.out, *_registers(instruction.fast), *_registers(instruction.safe)]
+            case _:
+                found.append(instruction.out)
+    return found
+
+
+def write_all(writer: Writer, body: Sequence[Instruction]) -> None:
+    for instruction in body:
+        write(writer, instruction)
+
+
+def write(writer: Writer, instruction: Instruction) -> None:
+    """The lines of one instruction."""
+    match instruction:
+        case Load():
+            _load(writer, instruction)
+        case View(out=out, source=source, splits=splits):
+            writer.assign(out, _split(writer, writer.read(source, out.dtype), splits))
+        case Contract():
+            contract(writer, instruction)
+        case Apply():
+            apply(writer, instruction)
+        case Fold():
+            _fold(writer, instruction)
+        case Iota(out=out, size=size):
+            writer.assign(out, Text(_cast(writer, writer.iota(writer.number(size)), "int64", out.dtype), out.axes))
+        case Fill(out=out, value=value):
+            writer.assign(out, Text(writer.filled(writer.shape(out.axes), value, out.dtype), out.axes))
+        case Gather():
+            gather(writer, instruction)
+        case CheckRange():
+            _check_range(writer, instruction)
+        case SegmentSum():
+            _segment_sum(writer, instruction)
+        case Join():
+            _join(writer, instruction)
+        case Normalised():
+            _normalised(writer, instruction)
+        case Weigh():
+            _weigh(writer, instruction)
+        case LogSumExp():
+            _log_sum_exp(writer, instruction)
+        case Largest():
+            _largest(writer, instruction)
+        case Cast(out=out, source=source) | Arrange(out=out, source=source):
+            writer.assign(out, writer.read(source, out.dtype))
+        case Slice() | Stream() | IfFinite():
+            _write_structured(writer, instruction)
+        case _:
+            assert_never(instruction)
+
+
+def _write_structured(writer: Writer, instruction: Slice | Stream | IfFinite) -> None:
+    match instruction:
+        case Slice():
+            _slice(writer, instruction)
+        case Stream():
+            _stream(writer, instruction)
+        case IfFinite():
+            _if_finite(writer, instruction)
+        case _:
+            assert_never(instruction)
+
+
+def _cast(writer: Writer, source: str, have: str, want: str) -> str:
+    return source if have == want else writer.words.cast.format(x=atom(source), dtype=writer.words.dtype(want))
+
+
+# Reading ------------------------------------------------------------------------------------------------------
+
+
+def _load(writer: Writer, load: Load) -> None:
+    known = load.given == load.out.dtype and load.given != "int64" and not writer.standalone  # there are many integers
+    known = known and not (load.given == "bool" and not load.splits)  # it may be a Python truth
+    template = writer.words.load if load.splits else writer.words.load_scalar
+    if known:
+        template = writer.words.load_known
+    writer.needs_device = writer.needs_device or not (load.splits or known)
+    source = template.format(x=writer.names.of("input", load.input), dtype=writer.words.dtype(load.out.dtype))
+    dimensions = tuple(Index(f"dimension {n}") for n in range(len(load.splits)))
+    writer.assign(load.out, _split(writer, Text(source, dimensions, INPUT), load.splits))
+
+
+def _split(writer: Writer, value: Text, splits: Sequence[Sequence[Index]]) -> Text:
+    """The value with each dimension read as the indices of `splits`, and the diagonal where one stands twice."""
+    flat = [index for split in splits for index in split]
+    source = value.source
+    if any(len(split) != 1 for split in splits):
+        source = f"{atom(source)}.reshape({writer.shape(flat)})"
+    for index in [index for index, count in Counter(flat).items() for _ in range(count - 1)]:
+        first = flat.index(index)
+        second = flat.index(index, first + 1)
+        source = f"{atom(source)}.diagonal(0, {first}, {second})"
+        flat = [other for n, other in enumerate(flat) if n not in (first, second)] + [index]
+    return Text(source, tuple(flat), value.owner)
+
+
+def _slice(writer: Writer, instruction: Slice) -> None:
+    start, stop = writer.bounds[instruction.axis]
+    source = writer.read(instruction.source)
+    before = ":, " * source.axes.index(instruction.axis)
+    cut = Text(f"{source.source}[{before}{start}:{stop}]", source.axes, source.owner)
+    writer.assign(instruction.out, cut)
+
+
+# Reductions and weights ---------------------------------------------------------------------------------------
+
+
+def _fold(writer: Writer, fold: Fold) -> None:
+    source = writer.read(fold.source, fold.out.dtype)
+    gone = [index for index in source.axes if index not in fold.out.axes]
+    if not gone:
+        return writer.assign(fold.out, source)
+    dims, dtype = writer.dims(source.axes, gone), writer.words.dtype(fold.out.dtype)
+    text = writer.words.folds[fold.kind].format(x=source.source, dims=dims, dtype=dtype)
+    return writer.assign(fold.out, Text(text, tuple(index for index in source.axes if index in fold.out.axes)))
+
+
+def _operand(writer: Writer, operand: Operand, axes: Sequence[Index], dtype: str) -> str:
+    match operand:
+        case Literal(value=value):
+            return writer.number(value)
+        case Register():
+            return writer.aligned(writer.read(operand, dtype), axes, whole=True)
+
+
+def _normalised(writer: Writer, weights: Normalised) -> None:
+    score = writer.read(weights.score, weights.out.dtype)
+    kind, options = weights.kind, dict(weights.options)
+    if kind == "entmax" and isinstance(alpha := options["alpha"], Literal) and alpha.value in (1, 2):
+        kind, options = ("softmax" if alpha.value == 1 else "sparsemax"), {}
+    if kind == "entmax" and isinstance(options["alpha"], Literal) and options["alpha"].value == 1.5:
+        kind, options = "entmax_three_halves", {}
+    parts = [score.source, writer.dims(score.axes, weights.indices), *_where(writer, weights.where, score.axes)]
+    parts += [f"{name}={_operand(writer, value, score.axes, weights.out.dtype)}" for name, value in options.items()]
+    writer.assign(weights.out, Text(f"{kind}({', '.join(parts)})", score.axes))
+
+
+def _weigh(writer: Writer, weigh: Weigh) -> None:
+    score = writer.read(weigh.score, weigh.out.dtype)
+    parts = [score.source, writer.dims(score.axes, weigh.indices), *_where(writer, weigh.where, score.axes)]
+    parts += [f"exp={writer.words.exp2}"] if weigh.base == "2" else []
+    made = [writer.join(register) for register in (weigh.out, weigh.greatest, weigh.total)]
+    writer.owners.update({name: name for name in made})
+    writer.line(f"{', '.join(made)} = weigh({', '.join(parts)})")
+
+
+def _where(writer: Writer, where: Register | None, axes: Sequence[Index]) -> list[str]:
+    return [] if where is None else [f"where={_operand(writer, where, axes, 'bool')}"]
+
+
+def _log_sum_exp(writer: Writer, instruction: LogSumExp) -> None:
+    out, where = instruction.out, instruction.where
+    source = writer.read(instruction.source, out.dtype)
+    axes = tuple(dict.fromkeys((*source.axes, *(where.axes if where is not None else ()))))
+    gone = [index for index in axes if index not in out.axes]
+    if not gone and where is None:
+        return writer.assign(out, source)
+    parts = [writer.arranged(source, axes).source, writer.dims(axes, gone), *_where(writer, where, axes)]
+    kept = tuple(index for index in axes if index in out.axes)
+    return writer.assign(out, Text(f"log_sum_exp({', '.join(parts)})", kept))
+
+
+def _largest(writer: Writer, instruction: Largest) -> None:
+    source = writer.read(instruction.source)
+    axes = tuple(index for index in instruction.out.axes if index in {*source.axes, *instruction.indices})
+    count = _operand(writer, instruction.count, instruction.out.axes, "int64")
+    if isinstance(instruction.count, Register) or instruction.where is not None or axes != instruction.out.axes:
+        axes = instruction.out.axes
+    parts = [writer.arranged(source, axes).source, writer.dims(axes, instruction.indices), count]
+    parts += _where(writer, instruction.where, axes)
+    writer.assign(instruction.out, Text(f"largest({', '.join(parts)})", axes))
+
+
+# Positions ----------------------------------------------------------------------------------------------------
+
+
+def _check_range(writer: Writer, check: CheckRange) -> None:
+    positions, where = writer.read(check.positions, check.out.dtype), check.where
+    axes = tuple(dict.fromkeys((*positions.axes, *(where.axes if where is not None else ()))))
+    gone = [index for index in axes if index not in check.out.axes]
+    parts = [writer.aligned(positions, axes, whole=True), writer.number(check.size), repr(check.what)]
+    if where is None:
+        return writer.assign(check.out, Text(f"check_range({', '.join(parts)})", positions.axes, positions.owner))
+    if not gone:
+        parts += _where(writer, where, axes)
+        return writer.assign(check.out, Text(f"check_range({', '.join(parts)})", axes))
+    # A position counts as admitted if any tuple over the axes that the positions lack admits it.
+    dims = writer.dims(where.axes, gone)
+    admitted = writer.words.folds["any"].format(x=writer.read(where).source, dims=dims, dtype="")
+    left = Text(admitted, tuple(index for index in where.axes if index not in gone))
+    axes = tuple(index for index in axes if index not in gone)
+    parts[0] = writer.aligned(positions, axes, whole=True)
+    parts.append(f"where={writer.aligned(left, axes, whole=True)}")
+    return writer.assign(check.out, Text(f"check_range({', '.join(parts)})", axes))
+
+
+def _segment_sum(writer: Writer, instruction: SegmentSum) -> None:
+    out, axis = instruction.out, instruction.axis
+    source, segments = writer.read(instruction.source, out.dtype), writer.read(instruction.segments, "int64")
+    axes = (*source.axes, *(index for index in segments.axes if index not in source.axes))
+    parts = [
+        writer.arranged(source, axes).source,
+        writer.aligned(segments, axes, whole=True),
+        str(axes.index(axis)),
+        writer.length(instruction.segment),
+    ]
+    kept = tuple(instruction.segment if index == axis else index for index in axes)
+    writer.assign(out, Text(f"segment_sum({', '.join(parts)})", kept))
+
+
+def _join(writer: Writer, join: Join) -> None:
+    sources = []
+    for source, part in zip(join.sources, join.parts, strict=True):
+        axes = tuple(part if index == join.axis else index for index in join.out.axes)
+        sources.append(writer.arranged(writer.read(source, join.out.dtype), axes).source)
+    dim = join.out.axes.index(join.axis)
+    joined = writer.words.concatenate.format(xs=writer.tuple(sources), dim=dim)
+    writer.assign(join.out, Text(joined, join.out.axes))
+
+
+# Structured instructions --------------------------------------------------------------------------------------
+
+
+def _stream(writer: Writer, stream: Stream) -> None:
+    """The loop over tiles; the last tile may be shorter, and no tile at all leaves the units."""
+    places = [writer.names.of("local", f"{name}{stream.axis.name}{stream.axis.number}") for name in LOCALS]
+    start, stop, length = places
+    size = writer.number(stream.size)
+    for carry in stream.carry:
+        unit = writer.filled(writer.shape(carry.state.axes), carry.unit, carry.state.dtype)
+        writer.join(carry.state)
+        writer.assign(carry.state, Text(unit, carry.state.axes))
+    tile = str(stream.tile)
+    if isinstance(stream.tile, TileRule):
+        tile = writer.names.of("local", f"tile{stream.axis.name}{stream.axis.number}")
+        writer.line(f"{tile} = max({stream.tile.entries} // max({writer.number(stream.tile.per)}, 1), 1)")
+    writer.line(f"for {start} in range(0, {size}, {tile}):")
+    with writer.indented(), writer.tile(stream.axis, *places):
+        writer.line(f"{stop} = min({start} + {tile}, {size})")
+        writer.line(f"{length} = {stop} - {start}")
+        write_all(writer, stream.body)
+        write_all(writer, stream.merge)
+        states = ", ".join(writer.name(carry.state) for carry in stream.carry)
+        values = [
+            writer.arranged(writer.read(merged, carry.state.dtype), carry.state.axes)
+            for carry, merged in zip(stream.carry, stream.merged, strict=True)
+        ]
+        writer.line(f"{states} = {', '.join(value.source for value in values)}")
+    for carry, value in zip(stream.carry, values, strict=True):
+        writer.owners[writer.name(carry.state)] = value.owner or writer.name(carry.state)
+
+
+def _if_finite(writer: Writer, instruction: IfFinite) -> None:
+    values = [writer.name(v) for v in instruction.values if v.dtype.startswith("float")]
+    if not values:
+        return write_all(writer, instruction.fast)
+    name = writer.join(instruction.out)
+    writer.line(f"if all_finite({', '.join(values)}):")
+    with writer.indented():
+        write_all(writer, instruction.fast)
+    owner = writer.owners[name]
+    writer.line("else:")
+    with writer.indented():
+        write_all(writer, instruction.safe)
+    writer.owners[name] = owner if owner == writer.owners[name] else INPUT
+    return None
+
+
+# Results ------------------------------------------------------------------------------------------------------
+
+
+def _outputs(writer: Writer, outputs: Sequence[Output]) -> list[str]:
+    """The lines that give the results: none shares memory with an input or with another result."""
+    given: set[str] = {INPUT}
+    results = []
+    for output in outputs:
+        value = writer.read(output.register)
+        flat = [index for axis in output.axes for index in axis]
+        source = writer.reshaped(writer.arranged(value, flat), flat, output.axes)
+        template = writer.words.output if output.register.dtype != output.dtype else "{x}"
+        if not output.axes:
+            template = writer.words.scalar_output
+        if value.owner in given or set(value.axes) != set(flat):
+            template = writer.words.copied_output
+        given.add(value.owner or INPUT)
+        text = source if template == "{x}" else atom(source)
+        results.append(template.format(x=text, dtype=writer.words.dtype(output.dtype)))
+    return [f"    return {writer.tuple(results)}"]

@@ -1,0 +1,128 @@
+"""The torch back end: the same names as every back end, and its words for the renderer. Importing it loads no torch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from tensorattn.backends import building
+from tensorattn.backends.vocabulary import Vocabulary, common_functions
+from tensorattn.errors import BackendError, DTypeError, ShapeError
+from tensorattn.kernel import Kernel
+
+name = "torch"
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
+
+WORDS = Vocabulary(
+    name="torch",
+    namespace="torch",
+    exp2="torch.Tensor.exp2_",
+    imports=("import math", "import torch"),
+    decorator=None,
+    load="{x}.to({dtype})",
+    load_known="{x}",
+    load_scalar="torch.as_tensor({x}, dtype={dtype}, device=device)",
+    permute="{x}.permute({dims})",
+    cast="{x}.to({dtype})",
+    full="torch.full({shape}, {value}, dtype={dtype}, device=device)",
+    iota="torch.arange({size}, device=device)",
+    concatenate="torch.cat({xs}, dim={dim})",
+    output="{x}.to({dtype})",
+    scalar_output="{x}.to({dtype})",
+    copied_output="{x}.to({dtype}, copy=True)",
+    integer_matmul="integer_matmul({a}, {b})",
+    device="device_of({inputs})",
+    functions=common_functions("torch"),
+    folds={
+        "sum": "torch.sum({x}, dim={dims})",
+        "prod": "product({x}, {dims})",
+        "max": "greatest({x}, {dims})",
+        "min": "least({x}, {dims})",
+        "any": "torch.any({x}, dim={dims})",
+        "all": "torch.all({x}, dim={dims})",
+    },
+    helpers=("tensorattn.backends.torch.functions", "tensorattn.backends.torch.weights"),
+    array_only=frozenset({"maximum", "minimum"}),
+)
+
+
+def owns(array: object) -> bool:
+    """Whether this back end computes with it: tensors."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(array, torch.Tensor) and array.layout is torch.strided
+
+
+def as_array(value: object, like: object = None) -> object:
+    """A tensor of a list or number on the device of `like`; a tensor as it is. Raises: DTypeError if ragged."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value
+    try:
+        return torch.as_tensor(value, device=None if like is None else like.device)
+    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+        raise DTypeError("E-DTYPE", f"this is no array of numbers: {error}") from error
+
+
+def dtype_of(array: object) -> str:
+    """The logical dtype of a tensor. Raises: DTypeError."""
+    return "complex" if isinstance(array, complex) else name_of(array.dtype)
+
+
+def name_of(torch_dtype: object) -> str:
+    """The logical dtype that a torch dtype stands for. Raises: DTypeError."""
+    dtype = str(torch_dtype).removeprefix("torch.")
+    if dtype in (*FLOATS, "bool"):
+        return dtype
+    if dtype in INTEGERS:
+        return "int64"
+    if dtype.startswith("complex"):
+        return "complex"
+    raise DTypeError("E-DTYPE", f"tensors of dtype {dtype} are not supported", hint="use " + ", ".join(FLOATS))
+
+
+def device_of(array: object) -> str:
+    """Where the tensor lies."""
+    return str(array.device)
+
+
+def plainness() -> tuple[str, dict[str, object]]:
+    """A condition on an array `{x}` of the generated checks, and the names in it: what `owns` asks beyond the dtype."""
+    import torch
+
+    return "{x}.layout is strided", {"strided": torch.strided}
+
+
+def exponential_base() -> str:
+    """torch's exp2 runs at two to three times the rate of its exp."""
+    return "2"
+
+
+def store(out: object, value: object) -> None:
+    """Copy a result into a tensor of the user's. Raises: BackendError, ShapeError, DTypeError."""
+    import torch
+
+    if not isinstance(out, torch.Tensor):
+        raise BackendError("E-BACKEND", f"`out` is a {type(out).__name__}, the result a tensor")
+    if out.shape != value.shape:
+        raise ShapeError("E-EXTENT", f"`out` has shape {tuple(out.shape)}, the result {tuple(value.shape)}")
+    if out.dtype != value.dtype:
+        raise DTypeError("E-DTYPE", f"`out` has dtype {out.dtype}, the result {value.dtype}")
+    if out.device != value.device:
+        raise BackendError("E-BACKEND", f"`out` is on {out.device}, the result on {value.device}")
+    if any(step == 0 and size > 1 for step, size in zip(out.stride(), out.shape, strict=True)):
+        raise BackendError("E-BACKEND", "`out` is an expanded tensor: several of its entries are one number")
+    if out.is_leaf and out.requires_grad and torch.is_grad_enabled():
+        raise BackendError("E-BACKEND", "`out` is a leaf that takes gradients", hint="write under torch.no_grad()")
+    out.copy_(value)
+
+
+def render(kernel: Kernel, function: str, standalone: bool = False) -> str:
+    """The source of a kernel as torch code."""
+    return building.render(kernel, function, WORDS, standalone)
+
+
+def build(kernel: Kernel, function: str) -> Callable[..., tuple[object, ...]]:
+    """The kernel as a function of its inputs in order."""
+    return building.build(kernel, function, WORDS)

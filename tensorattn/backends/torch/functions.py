@@ -1,0 +1,203 @@
+"""Functions that generated torch code calls: traceable, differentiable, on any device."""
+
+import math
+
+import torch
+
+from tensorattn.errors import ShapeError
+
+
+def device_of(*inputs: object) -> torch.device | None:
+    """The device of the first tensor among the inputs (None, the default, if all are numbers)."""
+    for given in inputs:
+        if isinstance(given, torch.Tensor):
+            return given.device
+    return None
+
+
+def all_finite(*arrays: torch.Tensor) -> bool:
+    """Whether every entry is known to be finite: a finite sum proves it.
+
+    A value may only be looked at outside tracers and transforms.
+    """
+    if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None:
+        return False
+    for x in arrays:
+        if not (type(x) is torch.Tensor or type(x) is torch.nn.Parameter) or not math.isfinite(x.sum().item()):
+            return False
+    return True
+
+
+def integer_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The matrix product of integers, which CUDA does not have."""
+    if a.device.type == "cpu":
+        return a @ b
+    left = a if a.dim() > 1 else a[None, :]
+    right = b if b.dim() > 1 else b[:, None]
+    product = torch.sum(left[..., :, :, None] * right[..., None, :, :], dim=-2)
+    product = product if b.dim() > 1 else product[..., 0]
+    return product if a.dim() > 1 else (product[..., 0, :] if b.dim() > 1 else product[..., 0])
+
+
+def product(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
+    for dim in sorted(dims, reverse=True):
+        x = torch.prod(x, dim=dim)
+    return x
+
+
+def greatest(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
+    """The maximum over `dims` (its gradient shared equally among ties); nothing there: −∞."""
+    if any(x.shape[dim] == 0 for dim in dims):
+        return torch.full(_rest(x, dims), _bound(x, -1), dtype=x.dtype, device=x.device)
+    return torch.amax(x, dim=dims)
+
+
+def least(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
+    """The minimum over `dims` (its gradient shared equally among ties); nothing there: +∞."""
+    if any(x.shape[dim] == 0 for dim in dims):
+        return torch.full(_rest(x, dims), _bound(x, 1), dtype=x.dtype, device=x.device)
+    return torch.amin(x, dim=dims)
+
+
+def _rest(x: torch.Tensor, dims: tuple[int, ...]) -> list[int]:
+    return [size for dim, size in enumerate(x.shape) if dim not in dims]
+
+
+def _bound(x: torch.Tensor, side: int) -> float:
+    if x.is_floating_point():
+        return side * math.inf
+    return torch.iinfo(x.dtype).max if side > 0 else torch.iinfo(x.dtype).min
+
+
+def relu(x: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x)
+
+
+def leaky_relu(x: torch.Tensor, slope: torch.Tensor | float) -> torch.Tensor:
+    return torch.where(x > 0, x, slope * x)
+
+
+def elu(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.elu(x)
+
+
+def gelu(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.gelu(x)
+
+
+def sigmoid(x: torch.Tensor) -> torch.Tensor:
+    return torch.sigmoid(x)
+
+
+def silu(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.sigmoid(x)
+
+
+def softplus(x: torch.Tensor) -> torch.Tensor:
+    return -torch.nn.functional.logsigmoid(-x)  # torch's own softplus turns linear above a threshold
+
+
+def sign(x: torch.Tensor) -> torch.Tensor:
+    return torch.where(x == x, torch.sign(x), x)  # torch's sign of NaN is 0
+
+
+def rows(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
+    """The axes `dims`, in their order, flattened into one last axis."""
+    last = tuple(range(-len(dims), 0))
+    return x.movedim(dims, last).flatten(-len(dims))
+
+
+def unrows(flat: torch.Tensor, dims: tuple[int, ...], shape: tuple[int, ...]) -> torch.Tensor:
+    """The inverse of `rows` for a tensor of this shape."""
+    parted = flat.unflatten(-1, [shape[dim] for dim in dims])
+    return parted.movedim(tuple(range(-len(dims), 0)), dims)
+
+
+def excluded_as(x: torch.Tensor, dims: tuple[int, ...], live: torch.Tensor) -> torch.Tensor:
+    """x where `live`, else −∞, but 0 in rows where nothing is: what softmax can take without making a NaN."""
+    some = torch.any(live, dim=dims, keepdim=True)
+    return torch.where(live, x, torch.where(some, -math.inf, 0.0).to(x.dtype))
+
+
+def log_sum_exp(x: torch.Tensor, dims: tuple[int, ...], where: torch.Tensor | None = None) -> torch.Tensor:
+    """log Σ exp over the admitted entries; −∞, with gradient 0, where there are none."""
+    live = x != -math.inf
+    if where is not None:
+        live = live & where
+    total = torch.logsumexp(excluded_as(x, dims, live), dim=dims)
+    return torch.where(torch.any(live, dim=dims), total, -math.inf)
+
+
+def largest(
+    x: torch.Tensor, dims: tuple[int, ...], count: torch.Tensor | int, where: torch.Tensor | None = None
+) -> torch.Tensor:
+    """True at the `count` largest admitted entries; ties go to the lower position, NaN comes last."""
+    flat = rows(x, dims)
+    order = torch.argsort(-flat if x.is_floating_point() else ~flat, dim=-1, stable=True)
+    if where is not None:
+        admitted = rows(where.expand(x.shape), dims)
+        excluded = ~torch.gather(admitted, -1, order)
+        order = torch.gather(order, -1, torch.argsort(excluded.to(torch.uint8), dim=-1, stable=True))
+    rank = torch.argsort(order, dim=-1)
+    chosen = rank < (rows(count, dims) if isinstance(count, torch.Tensor) and count.dim() else count)
+    return unrows(chosen if where is None else chosen & admitted, dims, x.shape)
+
+
+@torch.library.custom_op(
+    "tensorattn::check_range",
+    mutates_args=(),
+    schema="(Tensor positions, SymInt size, str what, Tensor? where) -> Tensor",
+)
+def _check_range(positions: torch.Tensor, size: int, what: str, where: torch.Tensor | None) -> torch.Tensor:
+    outside = (positions < 0) | (positions >= size)
+    if where is not None:
+        outside = outside & where
+    if torch.any(outside):
+        value = int(positions.expand(outside.shape)[outside][0])
+        allowed = f"0..{size - 1}" if size else "none: the size is 0"
+        raise ShapeError(
+            "E-RANGE",
+            f"{what}: position {value} is out of range",
+            facts=(f"allowed: {allowed}",),
+            hint="exclude the tuple with a predicate, or mend the positions; they never wrap",
+        )
+    return positions.clone() if where is None else torch.where(where, positions, 0)
+
+
+@_check_range.register_fake
+def _check_range_fake(positions: torch.Tensor, size: int, what: str, where: torch.Tensor | None) -> torch.Tensor:
+    return positions.clone() if where is None else torch.where(where, positions, 0)
+
+
+@_check_range.register_vmap
+def _check_range_vmap(
+    info: object,
+    in_dims: tuple[int | None, ...],
+    positions: torch.Tensor,
+    size: int,
+    what: str,
+    where: torch.Tensor | None,
+) -> tuple[torch.Tensor, int]:
+    ranks = [x.dim() - (dim is not None) for x, dim in ((positions, in_dims[0]), (where, in_dims[3])) if x is not None]
+    rank = max(ranks)
+    positions = batch_first(positions, in_dims[0], rank)
+    where = None if where is None else batch_first(where, in_dims[3], rank)
+    return _check_range(positions, size, what, where), 0
+
+
+def batch_first(x: torch.Tensor, dim: int | None, rank: int) -> torch.Tensor:
+    """x with the mapped dimension `dim` (None: a new one) first, and `rank` more."""
+    x = x[None] if dim is None else x.movedim(dim, 0)
+    return x[(slice(None), *(None,) * (rank + 1 - x.dim()))]
+
+
+def check_range(positions: torch.Tensor, size: int, what: str, where: torch.Tensor | None = None) -> torch.Tensor:
+    """The positions, 0 where not admitted: one opaque operator, so that it traces. Raises: ShapeError."""
+    return _check_range(positions, size, what, where)
+
+
+def segment_sum(source: torch.Tensor, segments: torch.Tensor, dim: int, size: int) -> torch.Tensor:
+    """Σ of the entries of each segment along `dim`; `segments` has the rank of the source."""
+    shape = [size if n == dim else length for n, length in enumerate(source.shape)]
+    total = torch.zeros(shape, dtype=source.dtype, device=source.device)
+    return total.scatter_add(dim, segments.expand(source.shape), source)

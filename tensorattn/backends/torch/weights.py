@@ -1,0 +1,204 @@
+"""Normalisers that generated torch code calls: weights along the axes `dims` jointly.
+
+Excluded entries, and rows with nothing admitted, are exactly 0 with gradient exactly 0: every value goes in through a
+`where` or `masked_fill` and comes out through one, and what is computed between them is finite.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from tensorattn.backends.torch.functions import batch_first, rows, unrows
+
+
+def softmax(
+    score: torch.Tensor,
+    dims: tuple[int, ...],
+    where: torch.Tensor | None = None,
+    sink: torch.Tensor | float | None = None,
+) -> torch.Tensor:
+    """exp(score) / (Σ exp(score) + exp(sink)), stable; a row with nothing admitted is 0, one with +∞ or NaN is NaN."""
+    admitted = score if where is None else score.masked_fill(~where, -math.inf)
+    dead = admitted == -math.inf
+    admitted = admitted.masked_fill(torch.all(dead, dim=dims, keepdim=True), 0)
+    if len(dims) == 1:
+        weights = torch.softmax(admitted, dim=dims[0])
+    else:
+        weights = unrows(torch.softmax(rows(admitted, dims), dim=-1), dims, score.shape)
+    if sink is not None:  # Σ exp / (Σ exp + exp(sink))
+        weights = weights * torch.sigmoid(torch.logsumexp(admitted, dim=dims, keepdim=True) - sink)
+    return weights.masked_fill(dead, 0)
+
+
+def weigh(
+    score: torch.Tensor,
+    dims: tuple[int, ...],
+    where: torch.Tensor | None = None,
+    exp: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.exp_,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A tile of a softmax: exp(score − m), m = max of the admitted scores (−∞ where there is none), and the sum."""
+    admitted = score if where is None else torch.where(where, score, -math.inf)
+    greatest = torch.amax(admitted, dim=dims, keepdim=True).detach()
+    weights = admitted - torch.where(greatest == -math.inf, 0, greatest)
+    weights = exp(weights)  # in place: the difference is not needed again
+    return weights, torch.squeeze(greatest, dims), torch.sum(weights, dim=dims)
+
+
+def l1norm(
+    score: torch.Tensor, dims: tuple[int, ...], where: torch.Tensor | None = None, eps: torch.Tensor | float = 0
+) -> torch.Tensor:
+    """score / (Σ score + eps); 0 where the denominator is 0. Scaled by the greatest entry, so that no sum overflows."""
+    admitted = score if where is None else torch.where(where, score, 0)
+    scale = _scale(admitted, dims)
+    admitted = admitted / scale
+    return _quotient(admitted, torch.sum(admitted, dim=dims, keepdim=True) + eps / scale, where)
+
+
+def l2norm(score: torch.Tensor, dims: tuple[int, ...], where: torch.Tensor | None = None) -> torch.Tensor:
+    """score / √Σ score²; 0 where the denominator is 0. Scaled by the greatest entry: no square over- or underflows."""
+    admitted = score if where is None else torch.where(where, score, 0)
+    admitted = admitted / _scale(admitted, dims)
+    square = torch.sum(admitted * admitted, dim=dims, keepdim=True)
+    zero = square == 0
+    return _quotient(admitted, torch.where(zero, 0, torch.sqrt(torch.where(zero, 1, square))), where)
+
+
+def _scale(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
+    """The greatest magnitude along the axes (a constant: it cancels); 1 where there is none, or it is not finite."""
+    if x.numel() == 0:
+        return torch.ones((), dtype=x.dtype, device=x.device)
+    greatest = torch.amax(torch.abs(x.detach()), dim=dims, keepdim=True)
+    return torch.where((greatest > 0) & torch.isfinite(greatest), greatest, 1)
+
+
+def _quotient(admitted: torch.Tensor, total: torch.Tensor, where: torch.Tensor | None) -> torch.Tensor:
+    zero = total == 0
+    live = ~zero if where is None else ~zero & where
+    return torch.where(live, admitted / torch.where(zero, 1, total), 0)
+
+
+def sparsemax(score: torch.Tensor, dims: tuple[int, ...], where: torch.Tensor | None = None) -> torch.Tensor:
+    """The projection onto the simplex: max(score − τ, 0) with τ such that the weights sum to 1.
+
+    Source: Martins and Astudillo 2016, algorithm 1.
+    """
+    return _sparse(score, dims, where, 2.0, _sparsemax_threshold)
+
+
+def entmax_three_halves(score: torch.Tensor, dims: tuple[int, ...], where: torch.Tensor | None = None) -> torch.Tensor:
+    """entmax with α = 1.5, exactly, by sorting. Source: Peters, Niculae and Martins 2019, algorithm 2."""
+    return _sparse(score, dims, where, 1.5, _three_halves_threshold)
+
+
+def entmax(
+    score: torch.Tensor, dims: tuple[int, ...], where: torch.Tensor | None = None, alpha: torch.Tensor | float = 1.5
+) -> torch.Tensor:
+    """max((α−1)·score − τ, 0)^(1/(α−1)) with τ such that the weights sum to 1; α = 1 is softmax."""
+    alpha = torch.as_tensor(alpha, dtype=score.dtype, device=score.device)
+    soft = alpha == 1
+    weights = _sparse(score, dims, where, torch.where(soft, 2, alpha), _general_threshold)
+    return torch.where(soft, softmax(score, dims, where), weights)
+
+
+def _sparse(
+    score: torch.Tensor,
+    dims: tuple[int, ...],
+    where: torch.Tensor | None,
+    alpha: torch.Tensor | float,
+    threshold: Callable[[torch.Tensor, torch.Tensor | float], torch.Tensor],
+) -> torch.Tensor:
+    """Weights of the entmax family; the threshold is found on rows whose greatest entry is 0.
+
+    The threshold is a differentiable function of the row, with the support held constant: exact wherever the weights
+    have a derivative, to every order.
+    """
+    flat = rows(score, dims)
+    if flat.shape[-1] == 0:
+        return torch.zeros_like(score)
+    live = flat != -math.inf
+    if where is not None:
+        live = live & rows(where.expand(score.shape), dims)
+    if isinstance(alpha, torch.Tensor) and alpha.dim():
+        alpha = rows(alpha, dims)
+    greatest = torch.amax(torch.where(live, flat, -math.inf), dim=-1, keepdim=True).detach()
+    wild = ~(greatest < math.inf)
+    shift = torch.where(torch.isfinite(greatest), greatest, 0)
+    # −2 is below every threshold, so that what is far down adds no rounding error; rows without entries get zeros.
+    tame = live & ~wild
+    floor = torch.where(torch.any(tame, dim=-1, keepdim=True), -2.0, 0.0).to(flat.dtype)
+    below = torch.where(tame, flat - shift, 0)
+    z = torch.where(tame, torch.clamp(below * (alpha - 1), min=-2), floor)
+    tau = threshold(z, alpha)
+    support = live & (z > tau)
+    weights = torch.where(support, torch.where(support, z - tau, 1) ** (1 / (alpha - 1)), 0)
+    weights = torch.where(live & wild, math.nan, weights)
+    return unrows(weights, dims, score.shape)
+
+
+def _sparsemax_threshold(z: torch.Tensor, alpha: torch.Tensor | float) -> torch.Tensor:
+    ordered = torch.sort(z.detach(), dim=-1, descending=True).values
+    rank = torch.arange(1, z.shape[-1] + 1, dtype=z.dtype, device=z.device)
+    total = torch.cumsum(ordered, dim=-1)
+    count = torch.sum(1 + rank * ordered > total, dim=-1, keepdim=True)
+    support = z > (torch.gather(total, -1, torch.clamp(count - 1, min=0)) - 1) / count
+    return (torch.sum(torch.where(support, z, 0), dim=-1, keepdim=True) - 1) / torch.sum(support, dim=-1, keepdim=True)
+
+
+def _three_halves_threshold(z: torch.Tensor, alpha: torch.Tensor | float) -> torch.Tensor:
+    ordered = torch.sort(z.detach(), dim=-1, descending=True).values
+    rank = torch.arange(1, z.shape[-1] + 1, dtype=z.dtype, device=z.device)
+    mean = torch.cumsum(ordered, dim=-1) / rank
+    spread = torch.cumsum(ordered * ordered, dim=-1) - rank * mean * mean
+    tau = mean - torch.sqrt(torch.clamp((1 - spread) / rank, min=0))
+    count = torch.sum(tau <= ordered, dim=-1, keepdim=True)
+    support = z > torch.gather(tau, -1, torch.clamp(count - 1, min=0))
+    return _square_threshold(z, support)
+
+
+def _square_threshold(z: torch.Tensor, support: torch.Tensor) -> torch.Tensor:
+    """τ of Σ (z − τ)² = 1 over a known support, from centred moments."""
+    count = torch.sum(support, dim=-1, keepdim=True)
+    mean = torch.sum(torch.where(support, z, 0), dim=-1, keepdim=True) / count
+    spread = torch.sum(torch.where(support, (z - mean) ** 2, 0), dim=-1, keepdim=True)
+    return mean - torch.sqrt(torch.clamp((1 - spread) / count, min=0))
+
+
+@torch.library.custom_op("tensorattn::entmax_threshold", mutates_args=(), schema="(Tensor z, Tensor alpha) -> Tensor")
+def _bisected(z: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+    """One opaque operator, so that a trace holds one node and not hundreds."""
+    low, high = torch.full_like(z[..., :1], -1), torch.zeros_like(z[..., :1])
+    for _ in range(54 if z.dtype == torch.float64 else 25):
+        middle = (low + high) / 2
+        heavy = torch.sum(torch.clamp(z - middle, min=0) ** (1 / (alpha - 1)), dim=-1, keepdim=True) >= 1
+        low, high = torch.where(heavy, middle, low), torch.where(heavy, high, middle)
+    return low
+
+
+@_bisected.register_fake
+def _bisected_fake(z: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(z[..., :1])
+
+
+@_bisected.register_vmap
+def _bisected_vmap(
+    info: object, in_dims: tuple[int | None, ...], z: torch.Tensor, alpha: torch.Tensor
+) -> tuple[torch.Tensor, int]:
+    rank = max(x.dim() - (dim is not None) for x, dim in ((z, in_dims[0]), (alpha, in_dims[1])))
+    return _bisected(batch_first(z, in_dims[0], rank), batch_first(alpha, in_dims[1], rank)), 0
+
+
+def _general_threshold(z: torch.Tensor, alpha: torch.Tensor | float) -> torch.Tensor:
+    """τ by bisection in [−1, 0], to the last bit, then two Newton steps that carry the derivatives.
+
+    A Newton step from a constant that solves the equation has the derivative of the implicit function; each further
+    step doubles the order to which that holds.
+    """
+    tau = _bisected(z.detach(), alpha.detach())
+    for _ in range(2):
+        support = z > tau
+        base = torch.where(support, z - tau, 1)
+        total = torch.sum(torch.where(support, base ** (1 / (alpha - 1)), 0), dim=-1, keepdim=True)
+        slope = torch.where(support, base ** ((2 - alpha) / (alpha - 1)), 0)
+        tau = tau + (total - 1) * (alpha - 1) / torch.sum(slope, dim=-1, keepdim=True)
+    return tau

@@ -1,0 +1,313 @@
+"""Kernels: straight-line instructions over registers, the only thing a back end sees.
+
+A register is an array whose dimensions are its `axes`, in order; its dtype is a *work* dtype (`bool int64 float32
+float64`), known when the kernel is made. Operands are aligned by index, never by position; an axis an operand lacks is
+broadcast. Sizes are integers found from the shapes of the inputs by `Kernel.sizes`, in order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Union
+
+from tensorattn.ir import Index
+from tensorattn.sizes import Size, SizeRead
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """One array: an identifier, its index axes and its work dtype."""
+
+    name: str
+    axes: tuple[Index, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """The square root of a size that is ≥ 0."""
+
+    of: Size
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A weak scalar that is no array: a number, an integer polynomial in sizes, or the root of one."""
+
+    value: int | float | Size | Root
+
+
+Operand = Union[Register, Literal]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Input `input` as a register: cast to `out.dtype`; `axes` name its dimensions. The same index twice: its diagonal.
+
+    `splits`: for each dimension, the indices it is reshaped into (one index: as it is). `given`: the dtype that the
+    input has at every call, where it is known.
+    """
+
+    out: Register
+    input: str
+    splits: tuple[tuple[Index, ...], ...]
+    given: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A register read through other index names: `splits` as in `Load`, for each dimension of `source`."""
+
+    out: Register
+    source: Register
+    splits: tuple[tuple[Index, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """`out = Σ a·b` over the axes that `out` lacks. Both operands have the dtype of `out`."""
+
+    out: Register
+    a: Register
+    b: Register
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """`out = function(arguments)`, elementwise; the functions of ir.FUNCTIONS and ir.OPERATORS, and `multiply add
+    subtract divide isfinite select exp2`. `select(p, a, b)` is `where` with a boolean p, through which no gradient is
+    taken; where p is a literal size, it is a or b itself, as the size is positive or 0."""
+
+    out: Register
+    function: str
+    arguments: tuple[Operand, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """`out` = `source` reduced over the axes that `out` lacks: `sum max min prod any all`. Empty: 0, −∞, +∞, 1, …"""
+
+    out: Register
+    kind: str
+    source: Register
+
+
+@dataclass(frozen=True, slots=True)
+class Iota:
+    """Positions 0 … size−1 along the one axis of `out`."""
+
+    out: Register
+    size: Size
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """An array of the axes of `out`, every entry `value`."""
+
+    out: Register
+    value: int | float | bool | Size | Root
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """`out[…] = table[p0, p1, …]`, one position per dimension of the table: a register of integers, or an index.
+
+    An index that also stands in a position register is read at the same place (not as an outer product).
+    """
+
+    out: Register
+    table: Register
+    positions: tuple[Register | Index, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRange:
+    """`out = positions` after a check that the admitted lie in 0 … size−1 (`E-RANGE` with `what`); others become 0."""
+
+    out: Register
+    positions: Register
+    size: Size
+    where: Register | None
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSum:
+    """`out[…, s] = Σ_{n: segments[n] = s} source[…, n]` along `axis` of `source`; `out` has `segment` in its place."""
+
+    out: Register
+    source: Register
+    segments: Register
+    axis: Index
+    segment: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Concatenation of the sources along `axis`; each is broadcast to the other axes of `out` first.
+
+    `parts[n]` is the index of source n that becomes a stretch of `axis`.
+    """
+
+    out: Register
+    axis: Index
+    sources: tuple[Register, ...]
+    parts: tuple[Index, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Normalised:
+    """Weights along `indices` of `score` (all its axes stay; `out.axes == score.axes`).
+
+    kinds: `softmax` (stable; options `sink`: a register or literal added to the denominator as exp(sink)), `sparsemax`,
+    `entmax` (option `alpha`), `l1norm` (option `eps`), `l2norm`. `where`: excluded entries are exactly 0, as are their
+    gradients.
+    """
+
+    out: Register
+    kind: str
+    indices: tuple[Index, ...]
+    score: Register
+    where: Register | None
+    options: tuple[tuple[str, Operand], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LogSumExp:
+    """log Σ exp of the admitted entries, over the axes that `out` lacks; nothing admitted: −∞."""
+
+    out: Register
+    source: Register
+    where: Register | None
+
+
+@dataclass(frozen=True, slots=True)
+class Largest:
+    """True at the `count` largest admitted entries along `indices` (ties to the lower position, NaN last)."""
+
+    out: Register
+    indices: tuple[Index, ...]
+    count: Operand
+    source: Register
+    where: Register | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """The source in another work dtype."""
+
+    out: Register
+    source: Register
+
+
+@dataclass(frozen=True, slots=True)
+class Arrange:
+    """The source with its axes in the order of `out`, those it lacks broadcast (sizes from the kernel)."""
+
+    out: Register
+    source: Register
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """`out = source[start:stop]` along `axis`; the bounds are the tile bounds of the enclosing `Stream`."""
+
+    out: Register
+    source: Register
+    axis: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Weigh:
+    """A tile of a softmax: `greatest` = max of the admitted scores along `indices` (−∞ where there is none),
+    `out` = base^(score − greatest), 0 where excluded, `total` = Σ out. `base`: `e`, or `2` where the scores come in
+    units of ln 2 (exp2 is the faster function)."""
+
+    out: Register
+    greatest: Register
+    total: Register
+    indices: tuple[Index, ...]
+    score: Register
+    where: Register | None
+    base: str = "e"
+
+
+@dataclass(frozen=True, slots=True)
+class TileRule:
+    """How many positions a tile has: `entries` over the size `per` of one position, at least one."""
+
+    entries: int
+    per: Size
+
+
+@dataclass(frozen=True, slots=True)
+class Carry:
+    """One component of the monoid a stream carries: its register, unit, and the name of its part in a tile."""
+
+    state: Register
+    unit: float
+    part: Register
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """The loop: `axis` (of size `size`) is cut into tiles of `tile` positions (a number or a rule); every tile runs
+    `body`, whose last act is to leave the `part` registers; `merge` combines the carried state with them, into
+    registers named by `merged`.
+
+    The carry is a commutative monoid, so any order, tree or split over devices gives the same.
+    """
+
+    axis: Index
+    size: Size
+    tile: int | TileRule
+    body: tuple["Instruction", ...]
+    carry: tuple[Carry, ...]
+    merge: tuple["Instruction", ...]
+    merged: tuple[Register, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IfFinite:
+    """`out` by `fast` where every entry of `values` is finite, else by `safe`; both bodies end by writing `out`.
+
+    `safe` is right for all values (non-finite entries are zeroed in the contraction and NaN is marked exactly where an
+    admitted one is reached, docs/design.md §8). A back end may always run `safe`; one that may not look at values must.
+    """
+
+    out: Register
+    values: tuple[Register, ...]
+    fast: tuple["Instruction", ...]
+    safe: tuple["Instruction", ...]
+
+    def __post_init__(self) -> None:
+        for side in (self.fast, self.safe):
+            if not side or getattr(side[-1], "out", None) != self.out:
+                raise ValueError(f"a side of a branch has to end by writing {self.out.name}")
+
+
+Instruction = Union[
+    Load, View, Contract, Apply, Fold, Iota, Fill, Gather, CheckRange, SegmentSum, Join, Normalised, LogSumExp,
+    Largest, Cast, Arrange, Slice, Stream, Weigh, IfFinite,
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A result: the register, the axes of the answer (merged groups are reshaped) and its dtype as the user sees it."""
+
+    name: str
+    register: Register
+    axes: tuple[tuple[Index, ...], ...]
+    dtype: str  # a logical dtype: also float16, bfloat16
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A whole program as instructions; `comments` head the generated source."""
+
+    inputs: tuple[str, ...]
+    sizes: tuple[tuple[str, SizeRead], ...]
+    body: tuple[Instruction, ...]
+    outputs: tuple[Output, ...]
+    comments: tuple[str, ...] = field(default=(), compare=False)

@@ -1,0 +1,157 @@
+"""Elementwise functions and folds, in both back ends, against the standard library and NumPy."""
+
+import math
+
+import numpy as np
+import pytest
+
+from tensorattn.kernel import (
+    Apply,
+    Fill,
+    Fold,
+    Iota,
+    Literal,
+)  # fmt: skip
+from tensorattn.sizes import Size
+from tests.kernels import BOTH, INF, NAN, call, close, kernel, one, random, register
+
+# Elementwise ----------------------------------------------------------------------------------------------------
+
+POINTS = np.array([-INF, -800.0, -20.0, -1.5, -1e-12, -0.0, 0.0, 1e-12, 0.3, 2.0, 30.0, 800.0, INF, NAN])
+
+
+def _elementwise(function, x):
+    with np.errstate(all="ignore"):
+        match function:
+            case "sigmoid":
+                return math.exp(x) / (1 + math.exp(x)) if x < 0 else 1 / (1 + math.exp(-x))
+            case "silu":
+                return x * _elementwise("sigmoid", x)
+            case "relu":
+                return x if x > 0 or math.isnan(x) else 0.0
+            case "leaky_relu":
+                return x if x > 0 else 0.2 * x
+            case "elu":
+                return x if x > 0 else math.expm1(x)
+            case "gelu":
+                return 0.5 * x * (1 + math.erf(x / math.sqrt(2)))
+            case "softplus":
+                return x if x > 700 else math.log1p(math.exp(x))
+            case "sign":
+                return x if math.isnan(x) else float((x > 0) - (x < 0))
+            case "negate":
+                return -x
+            case "reciprocal":
+                return np.float64(1) / np.float64(x)
+            case _:
+                return getattr(np, function)(np.float64(x))
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(
+    "function",
+    "exp log tanh sigmoid relu leaky_relu elu gelu silu softplus sqrt abs sin cos sign negate reciprocal".split(),
+)
+def test_functions_of_one_argument(library, function, dtype):
+    apply = Apply(register("r", "i", dtype), function, (register("x", "i", dtype),))
+    result = one(library, {"x": ("i", dtype)}, apply, POINTS)
+    with np.errstate(all="ignore"):
+        points = POINTS.astype(dtype)
+        expected = np.array([_elementwise(function, float(x)) for x in points]).astype(dtype)
+    np.testing.assert_allclose(result, expected, rtol=1e-14 if dtype == "float64" else 3e-6, atol=1e-15)
+    assert result.dtype == dtype
+    scalar = Apply(register("r", "", dtype), function, (register("x", "", dtype),))
+    assert one(library, {"x": ("", dtype)}, scalar, 0.3) == result[8]
+
+
+BINARY = {
+    "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide, "maximum": np.maximum,
+    "minimum": np.minimum, "less": np.less, "less_equal": np.less_equal, "equal": np.equal, "greater": np.greater,
+    "greater_equal": np.greater_equal, "not_equal": np.not_equal,
+}  # fmt: skip
+
+
+@BOTH
+@pytest.mark.parametrize("function", BINARY)
+@pytest.mark.parametrize("dtypes", [("float32", "float32"), ("int64", "float64"), ("int64", "int64")])
+def test_functions_of_two_arguments(library, function, dtypes):
+    x, y = np.round(2 * random(2, 3)).astype(dtypes[0]), np.round(2 * random(4, 2, seed=1)).astype(dtypes[1])
+    dtype = "bool" if "less" in function or "equal" in function or "greater" in function else dtypes[1]
+    dtype = "float64" if function == "divide" and dtype == "int64" else dtype
+    arguments = register("x", "i j", dtypes[0]), register("y", "k i", dtypes[1])
+    inputs = {"x": ("i j", dtypes[0]), "y": ("k i", dtypes[1])}
+    with np.errstate(all="ignore"):
+        expected = BINARY[function](x[:, :, None], y.T[:, None]).transpose(1, 0, 2).astype(dtype)
+        by_number = BINARY[function](x, x.dtype.type(2)).astype(dtype)
+    close(one(library, inputs, Apply(register("r", "j i k", dtype), function, arguments), x, y), expected, 1e-6)
+    literal = Apply(register("r", "i j", dtype), function, (arguments[0], Literal(2)))
+    close(one(library, {"x": inputs["x"]}, literal, x), by_number, 1e-6)
+
+
+@BOTH
+def test_literals_sizes_and_logic(library):
+    x = random(3, 4)
+    scalar, base, truth = register("s", ""), register("x", "i j"), register("p", "i j", "bool")
+    body = (
+        Apply(scalar, "sqrt", (Literal(Size.of("j")),)),
+        Apply(register("a", "i j"), "power", (Literal(2), base)),
+        Apply(register("b", "i j"), "multiply", (base, Literal(Size.of("i") * Size.of("j") - 1))),
+        Apply(truth, "and", (Literal(True), register("q", "i j", "bool"))),
+        Apply(register("c", "i j"), "select", (truth, Literal(1.0), Literal(-INF))),
+        Apply(register("d", "i j", "bool"), "isfinite", (register("c", "i j"),)),
+        Apply(register("e", "j i", "bool"), "or", (register("d", "i j", "bool"), Literal(0))),
+        Apply(register("f", "i j", "bool"), "not", (truth,)),
+        Apply(register("g", "i j"), "where", (base, Literal(1), register("x", "i j"))),
+        Apply(register("h", "i j", "int64"), "add", (truth, truth, Literal(3))),
+    )
+    positive = Apply(register("q", "i j", "bool"), "greater", (base, Literal(0)))
+    outs = [instruction.out for instruction in body]
+    p = x > 0
+    expected = [
+        np.asarray(2.0), 2**x, x * 11, p, np.where(p, 1, -INF), p, p.T, ~p, np.ones_like(x), p.astype(np.int64) * 2 + 3,
+    ]  # fmt: skip
+    for actual, value in zip(
+        call(library, kernel({"x": ("i j", "float64")}, (positive, *body), outs), x), expected, strict=True
+    ):
+        close(actual, value)
+
+
+@BOTH
+def test_powers_of_whole_numbers_are_exact(library):
+    x = np.arange(-9.0, 10.0)
+    for exponent in range(8):
+        power = Apply(register("r", "i"), "power", (register("x", "i"), Literal(exponent)))
+        assert one(library, {"x": ("i", "float64")}, power, x).tolist() == [float(int(v) ** exponent) for v in x]
+    power = Apply(register("r", "i", "int64"), "power", (register("x", "i", "int64"), Literal(13)))
+    assert one(library, {"x": ("i", "int64")}, power, [3, -7]).tolist() == [3**13, (-7) ** 13]
+
+
+@BOTH
+@pytest.mark.parametrize("kind", ["sum", "prod", "max", "min", "any", "all"])
+@pytest.mark.parametrize("shape", [(2, 3, 4), (2, 0, 4), (0, 3, 4)])
+@pytest.mark.parametrize("dtype", ["float64", "int64", "bool"])
+def test_fold(library, kind, shape, dtype):
+    logical = kind in ("any", "all")
+    x = (random(*shape) * 3).astype(dtype)
+    out = "bool" if logical else "float64" if dtype == "bool" or (kind in ("max", "min")) else dtype
+    dtype = "bool" if logical else dtype
+    fold = Fold(register("r", "c", out), kind, register("x", "a c b", dtype))
+    result = one(library, {"x": ("a c b", dtype)}, fold, x)
+    reduce = {"sum": np.sum, "prod": np.prod, "any": np.any, "all": np.all}.get(kind)
+    if reduce is None:
+        with np.errstate(all="ignore"):
+            start = -INF if kind == "max" else INF
+            expected = getattr(np, kind)(x.astype(float), axis=(0, 2), initial=start)
+    else:
+        expected = reduce(x.astype(out), axis=(0, 2))
+    close(result, np.asarray(expected, out))
+
+
+@BOTH
+def test_iota_and_fill(library):
+    sizes = (("j", 3),)
+    iota = Iota(register("r", "n", "int64"), Size.of("n"))
+    assert one(library, {"x": ("n", "float64")}, iota, np.zeros(4)).tolist() == [0, 1, 2, 3]
+    fill = Fill(register("r", "n j", "float32"), -INF)
+    close(one(library, {"x": ("n", "float64")}, fill, np.zeros(2), sizes=sizes), np.full((2, 3), -INF, np.float32))
