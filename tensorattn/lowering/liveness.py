@@ -1,0 +1,61 @@
+"""Which instructions are needed: what a result does not depend on is dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+from tensorattn.kernel import IfFinite, Instruction, Register, Stream
+
+
+def reads(instruction: Instruction) -> frozenset[Register]:
+    """The registers an instruction reads; for a branch, those that either side reads from outside."""
+    if isinstance(instruction, IfFinite):
+        found = set(instruction.values)
+        for side in (instruction.fast, instruction.safe):
+            found |= outside_reads(side)
+        return frozenset(found)
+    if isinstance(instruction, Stream):
+        inner = outside_reads((*instruction.body, *instruction.merge))
+        return frozenset(inner - {c.state for c in instruction.carry})
+    parts = (getattr(instruction, f.name) for f in fields(instruction) if f.name not in MADE)
+    return frozenset(register for part in parts for register in _registers(part))
+
+
+def outside_reads(body: tuple[Instruction, ...]) -> set[Register]:
+    """The registers that a body reads and does not make itself."""
+    made: set[Register] = set()
+    found: set[Register] = set()
+    for instruction in body:
+        found |= reads(instruction) - made
+        made.update(makes(instruction))
+    return found
+
+
+MADE = ("out", "greatest", "total")  # the fields of instructions that name what they make
+
+
+def makes(instruction: Instruction) -> tuple[Register, ...]:
+    """The registers an instruction makes."""
+    if isinstance(instruction, Stream):
+        return tuple(carry.state for carry in instruction.carry)
+    return tuple(getattr(instruction, name) for name in MADE if hasattr(instruction, name))
+
+
+def _registers(value: object) -> Iterator[Register]:
+    if isinstance(value, Register):
+        yield value
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from _registers(part)
+
+
+def without_dead(body: tuple[Instruction, ...], results: tuple[Register, ...]) -> tuple[Instruction, ...]:
+    """The body without the instructions that no result needs."""
+    needed = set(results)
+    kept = []
+    for instruction in reversed(body):
+        if needed.intersection(makes(instruction)):
+            kept.append(instruction)
+            needed |= reads(instruction)
+    return tuple(reversed(kept))

@@ -1,0 +1,70 @@
+"""Scores in units of ln 2, so that the faster exp2 weighs them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import log
+
+from tensorattn.kernel import Apply, Arrange, Cast, Contract, Instruction, Literal, Register
+from tensorattn.lowering.liveness import makes
+
+LOG2_E = 1 / log(2)
+
+
+class Scaling:
+    """The scores in units of ln 2, where that costs no pass over them: the scale goes to an operand of less support.
+
+    `score` and `base`: what to weigh; `outside` and `inside`: the instructions it takes before and in the loop.
+    """
+
+    def __init__(self, body: tuple[Instruction, ...], inside: set[int], score: Register, base: str) -> None:
+        self.makers = {r.name: i for i in (body[n] for n in sorted(inside)) for r in makes(i)}
+        self.full = frozenset(score.axes)
+        self.outside: list[Instruction] = []
+        self.inside: list[Instruction] = []
+        scaled = self._scaled(score) if base == "2" else None
+        self.score, self.base = (score, "e") if scaled is None else (scaled, "2")
+        if scaled is None:
+            self.outside, self.inside = [], []
+
+    def _scaled(self, register: Register) -> Register | None:
+        """log₂(e) times the register, or None where that would be a pass over all scores."""
+        if not self.full <= set(register.axes):
+            return self._multiplied(register)
+        match self.makers.get(register.name):
+            case Contract(a=a, b=b) as made:
+                small, other = (a, b) if len(a.axes) <= len(b.axes) else (b, a)
+                scaled = self._scaled(small)
+                return None if scaled is None else self._keep(replace(made, out=_named(register), a=scaled, b=other))
+            case Apply(function="multiply", arguments=(Register() as a, b)) as made:
+                scaled = self._scaled(a)
+                return (
+                    None if scaled is None else self._keep(replace(made, out=_named(register), arguments=(scaled, b)))
+                )
+            case Apply(function="divide", arguments=(Register() as a, b)) as made:
+                scaled = self._scaled(a)
+                return (
+                    None if scaled is None else self._keep(replace(made, out=_named(register), arguments=(scaled, b)))
+                )
+            case Apply(function="add" | "subtract", arguments=(Register() as a, Register() as b)) as made:
+                both = (self._scaled(a), self._scaled(b))
+                if both[0] is None or both[1] is None:
+                    return None
+                return self._keep(replace(made, out=_named(register), arguments=both))  # type: ignore[arg-type]
+            case Arrange(source=source) | Cast(source=source) as made if source.dtype == register.dtype:
+                scaled = self._scaled(source)
+                return None if scaled is None else self._keep(replace(made, out=_named(register), source=scaled))
+        return None
+
+    def _multiplied(self, register: Register) -> Register:
+        scaled = Apply(_named(register), "multiply", (register, Literal(LOG2_E)))
+        (self.inside if register.name in self.makers else self.outside).append(scaled)
+        return scaled.out
+
+    def _keep(self, instruction: Contract | Apply | Arrange | Cast) -> Register:
+        self.inside.append(instruction)
+        return instruction.out
+
+
+def _named(register: Register) -> Register:
+    return replace(register, name=f"{register.name}b2")

@@ -1,0 +1,237 @@
+"""Kernel → the bytes alive at each of its instructions, beyond inputs and outputs.
+
+Modelled over the lifetimes of the registers of the NumPy back end: a register dies after its last use, views cost
+nothing, and each instruction has the temporaries its code makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+
+from tensorattn.ir import Index
+from tensorattn.kernel import (
+    Apply,
+    Arrange,
+    Cast,
+    CheckRange,
+    Contract,
+    Gather,
+    Instruction,
+    Kernel,
+    Largest,
+    Literal,
+    Load,
+    LogSumExp,
+    Normalised,
+    Register,
+    Slice,
+    Stream,
+    View,
+    Weigh,
+)
+from tensorattn.lowering.liveness import makes, reads
+from tensorattn.sizes import Size
+
+BYTES = {"bool": 1, "int64": 8, "float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+Axes = tuple[Index, ...]
+# What a function or a normaliser holds at once beside its result: arrays like it, and other bytes an entry. Measured.
+TEMPORARIES = {"sigmoid": (2, 0), "silu": (2, 0), "gelu": (0, 64), "elu": (1, 1), "leaky_relu": (1, 1)}
+WEIGHT_TEMPORARIES = {"softmax": (0, 0), "l1norm": (2, 0), "l2norm": (2, 0), "sparsemax": (0, 27), "entmax": (3, 3)}
+THREE_HALVES_TEMPORARIES = (4, 19)
+
+
+def total(sizes: Iterable[Size]) -> Size:
+    """Their sum."""
+    return sum(sizes, Size())
+
+
+def entries(indices: Iterable[Index]) -> Size:
+    """The number of entries over these indices, each counted once."""
+    return Size.product(index.name for index in dict.fromkeys(indices))
+
+
+def size_in_bytes(register: Register) -> Size:
+    """The bytes of a register."""
+    return entries(register.axes) * BYTES[register.dtype]
+
+
+def is_view(instruction: Instruction) -> bool:
+    """Whether the result is a view of the source, or the source itself."""
+    match instruction:
+        case Load(out=out, given=given):
+            return given is None or given == out.dtype
+        case View() | Arrange() | Slice():
+            return True
+        case Apply(function="select", arguments=(Literal(), *_)):  # one of two arrays
+            return True
+        case Cast(out=out, source=source):
+            return out.dtype == source.dtype
+        case CheckRange(where=None):
+            return True
+        case Gather(positions=positions):
+            return all(isinstance(p, Index) for p in positions)
+    return False
+
+
+def _viewed(instruction: Instruction) -> Register:
+    """What a view is a view of."""
+    match instruction:
+        case Gather(table=source) | CheckRange(positions=source) | Apply(arguments=(_, Register() as source, *_)):
+            return source
+        case View(source=source) | Arrange(source=source) | Cast(source=source) | Slice(source=source):
+            return source
+    raise TypeError(f"not a view: {instruction!r}")
+
+
+def _temporaries(instruction: Instruction, stored: Mapping[Register, Axes]) -> Size:
+    """Bytes an instruction holds beside its operands and its result."""
+    match instruction:
+        case Apply(out=out, function=function):
+            copies, others = TEMPORARIES.get(function, (0, 0))
+            return size_in_bytes(out) * copies + entries(out.axes) * others
+        case Normalised(out=out, kind=kind, where=where, options=options):
+            copies, others = WEIGHT_TEMPORARIES[kind]
+            if kind == "entmax" and dict(options)["alpha"] == Literal(1.5):
+                copies, others = THREE_HALVES_TEMPORARIES
+            selected = where is not None and kind == "softmax"
+            return size_in_bytes(out) * (copies + selected) + entries(out.axes) * others
+        case Weigh(out=out, where=where):
+            return size_in_bytes(out) if where is not None else Size()
+        case LogSumExp(source=source, where=where):
+            return size_in_bytes(source) * (2 + (where is not None))
+        case Largest(source=source, where=where):
+            return entries(source.axes) * (16 if where is None else 24)
+        case CheckRange(out=out):
+            return entries(out.axes) * 2
+        case Contract():
+            return _copies(instruction, stored)
+    return Size()
+
+
+def _groups(step: Contract) -> tuple[Axes, Axes, Axes, Axes]:
+    """The axes of a matrix product: in all three arrays, in `a` and the result, in `b` and the result, summed."""
+    a, b, out = step.a.axes, step.b.axes, step.out.axes
+    batch = tuple(i for i in out if i in a and i in b)
+    left, right = tuple(i for i in out if i in a and i not in b), tuple(i for i in out if i in b and i not in a)
+    return batch, left, right, tuple(i for i in a if i in b and i not in out)
+
+
+def _copies(step: Contract, stored: Mapping[Register, Axes]) -> Size:
+    """The operands that a matrix product has to bring into order: those whose merged axes are not neighbours."""
+    _, left, right, inner = _groups(step)
+    if not inner:
+        return Size()
+    total = Size()
+    for one, rest in ((step.a, left), (step.b, right)):
+        axes = stored[one]
+        if not (_adjacent(rest, axes) and _adjacent(inner, axes)):
+            total = total + size_in_bytes(one)
+    return total
+
+
+def _stored(instruction: Instruction, stored: Mapping[Register, Axes]) -> dict[Register, Axes]:
+    """The axes of the results in the order in which memory holds them."""
+    if isinstance(instruction, (Stream, Weigh)):
+        return {made: made.axes for made in makes(instruction)}
+    return {instruction.out: _layout(instruction, stored)}
+
+
+def _layout(instruction: Instruction, stored: Mapping[Register, Axes]) -> Axes:
+    out = instruction.out.axes  # type: ignore[union-attr]
+    match instruction:
+        case Contract():
+            batch, left, right, inner = _groups(instruction)
+            if not inner:
+                return out
+            present = tuple(i for i in out if i in (*batch, *left, *right))
+            return (*batch, *right, *left) if present == (*batch, *right, *left) else (*batch, *left, *right)
+        case Normalised(score=source) | Cast(source=source) | Arrange(source=source):
+            return stored[source] if set(stored[source]) == set(out) else out
+        case Apply(arguments=arguments):
+            whole = [a for a in arguments if isinstance(a, Register) and set(a.axes) == set(out)]
+            return stored[whole[0]] if whole else out
+    return out
+
+
+def _adjacent(group: Axes, axes: Axes) -> bool:
+    places = [axes.index(index) for index in group]
+    return all(q == p + 1 for p, q in pairwise(places))
+
+
+def peaks(kernel: Kernel, body: tuple[Instruction, ...]) -> tuple[Size, ...]:
+    """Bytes alive at each instruction, less those of the results, without those that another always exceeds."""
+    owner = _owners(body, {})
+    last = _last_uses(body, owner, (output.register for output in kernel.outputs))
+    alive, found = _alive(body, owner, last, {})
+    for output in kernel.outputs:
+        copied = owner.get(output.register) is None or output.dtype != output.register.dtype
+        if copied:
+            alive = alive + entries(i for axis in output.axes for i in axis) * BYTES[output.dtype]
+    results = total(entries(i for a in o.axes for i in a) * BYTES[o.dtype] for o in kernel.outputs)
+    return _maximal([size - results for size in (*found, alive)])
+
+
+Owners = dict[Register, "Register | None"]  # whose memory a register has; None: an input's
+
+
+def _owners(body: tuple[Instruction, ...], outer: Owners) -> Owners:
+    owner = dict(outer)
+    for instruction in body:
+        owner |= {made: made for made in makes(instruction)}
+        if is_view(instruction):
+            seen = None if isinstance(instruction, Load) else owner.get(_viewed(instruction))
+            owner[instruction.out] = seen  # type: ignore[union-attr]
+    return owner
+
+
+def _last_uses(body: tuple[Instruction, ...], owner: Owners, kept: Iterable[Register]) -> dict[Register, int]:
+    """The place after which each register made here is no longer needed; `kept` are needed after all."""
+    own = {made for instruction in body for made in makes(instruction)}
+    last: dict[Register, int] = {}
+    for place, instruction in enumerate(body):
+        for register in (*makes(instruction), *reads(instruction)):
+            if (root := owner.get(register)) in own:
+                last[root] = place  # type: ignore[index]
+    for register in kept:
+        if (root := owner.get(register)) in own:
+            last[root] = len(body)  # type: ignore[index]
+    return last
+
+
+def _alive(
+    body: tuple[Instruction, ...], owner: Owners, last: Mapping[Register, int], stored: dict[Register, Axes]
+) -> tuple[Size, list[Size]]:
+    """Bytes alive after a body, and at each of its instructions; `stored` gathers how registers lie in memory."""
+    alive, found = Size(), []
+    for place, instruction in enumerate(body):
+        alive = alive + total(size_in_bytes(made) for made in makes(instruction) if owner[made] == made)
+        if isinstance(instruction, Stream):
+            found += [alive + inner for inner in _in_stream(instruction, owner, stored)]
+        stored.update(_stored(instruction, stored))
+        found.append(alive + _temporaries(instruction, stored))
+        alive = alive - total(size_in_bytes(root) for root, end in last.items() if end == place)
+    return alive, found
+
+
+def _in_stream(stream: Stream, outer: Owners, stored: Mapping[Register, Axes]) -> list[Size]:
+    """Bytes alive inside a round of the loop, beside the state that it carries."""
+    body = (*stream.body, *stream.merge)
+    owner = _owners(body, outer)
+    last = _last_uses(body, owner, stream.merged)
+    layouts = {**stored, **{carry.state: carry.state.axes for carry in stream.carry}}
+    return _alive(body, owner, last, layouts)[1]
+
+
+def _maximal(sizes: list[Size]) -> tuple[Size, ...]:
+    """The sizes that no other exceeds coefficient by coefficient."""
+    kept: list[Size] = []
+    for size in dict.fromkeys(sizes):
+        if any(_exceeds(other, size) for other in kept):
+            continue
+        kept = [other for other in kept if not _exceeds(size, other)] + [size]
+    return tuple(kept)
+
+
+def _exceeds(large: Size, small: Size) -> bool:
+    return all(coefficient >= 0 for _, coefficient in (large - small).terms)
