@@ -1,0 +1,79 @@
+"""tensorattn: a formula in index notation is the program.
+
+import tensorattn as ta
+attend = ta.compile("y^mu_n = softmax[nu](q^mu_i k^nu_i / sqrt(|i|)) v^nu_n")
+y = attend(q=q, k=k, v=v)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tensorattn.__about__ import __version__
+from tensorattn.errors import (
+    BackendError,
+    BindingError,
+    BudgetError,
+    DTypeError,
+    NotationError,
+    NotationWarning,
+    PlanError,
+    ShapeError,
+    TensorattnError,
+)
+
+if TYPE_CHECKING:
+    from tensorattn.checking import check as check
+    from tensorattn.comparing import equivalent as equivalent
+    from tensorattn.compiling import Compiled as Compiled
+    from tensorattn.compiling import compile as compile
+    from tensorattn.library import formulas as formulas
+    from tensorattn.program import Program as Program
+    from tensorattn.reading import parse as parse
+
+_LAZY = {
+    "parse": "reading",
+    "check": "checking",
+    "Shapes": "checking",
+    "compile": "compiling",
+    "Compiled": "compiling",
+    "Program": "program",
+    "equivalent": "comparing",
+    "formulas": "library",
+}
+
+__all__ = [
+    "BackendError",
+    "BindingError",
+    "BudgetError",
+    "Compiled",
+    "DTypeError",
+    "NotationError",
+    "NotationWarning",
+    "PlanError",
+    "Program",
+    "ShapeError",
+    "Shapes",
+    "TensorattnError",
+    "__version__",
+    "check",
+    "compile",
+    "equivalent",
+    "formulas",
+    "parse",
+]
+
+
+def __getattr__(name: str) -> object:
+    """The public functions, imported when first asked for, so that `import tensorattn` stays small."""
+    if name not in _LAZY:
+        raise AttributeError(f"module 'tensorattn' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"tensorattn.{_LAZY[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

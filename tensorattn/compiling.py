@@ -1,0 +1,380 @@
+"""`compile`: program → `Compiled`, the arrows in order: check, expand, plan, lower, build; and what a call does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import FunctionType, MappingProxyType
+from typing import Any
+
+from tensorattn import backends
+from tensorattn.arguments import check_numbers, check_superfluous, given_sizes, merged, missing
+from tensorattn.checking import report, solve
+from tensorattn.cost import Cost, default_dtypes, kernel_cost
+from tensorattn.dtypes import infer
+from tensorattn.errors import BindingError, BudgetError, PlanError, ShapeError, suggest
+from tensorattn.expanding import expand
+from tensorattn.extents import index_names, size_reads
+from tensorattn.ir import BATCH, Index
+from tensorattn.kernel import Kernel
+from tensorattn.plan import Plan
+from tensorattn.planning import prune
+from tensorattn.program import Program
+from tensorattn.reading import as_program
+from tensorattn.signature import signature
+from tensorattn.sizes import Size
+from tensorattn.specialising import PLANS, Planned, Request, Specialisation, dtype_name, dtypes_of, planned, specialise
+
+GRADIENT = "gradient"  # in the key of a specialisation: gradients are recorded
+MOST_SPECIALISATIONS = 64  # dtypes × batch ranks × plans kept by one compiled object
+
+
+class _Traced:
+    """Specialisations made while a tracer ran, as attributes."""
+
+
+class Compiled:
+    """A formula as a callable: arrays by name, or one mapping; NumPy in, NumPy out; torch in, torch out.
+
+    Made by `tensorattn.compile`. Immutable, thread-safe, picklable; holds no arrays.
+    """
+
+    __slots__ = (
+        "_memory",
+        "_outputs",
+        "_request",
+        "_single",
+        "_sizes",
+        "_table",
+        "_traced",
+        "inputs",
+        "program",
+        "signature",
+        "used",
+    )
+
+    def __init__(
+        self,
+        program: Program,
+        outputs: tuple[str, ...],
+        single: bool,
+        sizes: Mapping[str, int],
+        memory: int | None,
+        plan: str,
+    ) -> None:
+        used = prune(program, outputs)
+        values = dict(
+            program=program, used=used, inputs=used.inputs, signature=signature(program, outputs), _outputs=outputs,
+            _single=single, _sizes=MappingProxyType(dict(sizes)), _memory=memory, _table={}, _traced=_Traced(),
+            _request=Request(used, outputs, dict(sizes), plan, memory is not None),
+        )  # fmt: skip
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("compiled formulas are immutable; compile again with other options")
+
+    __delattr__ = None  # type: ignore[assignment]
+
+    @property
+    def _torchdynamo_orig_callable(self) -> Callable[..., Any]:
+        """What torch.compile traces: the method, whose code object is this formula's own, not a wrapper all share."""
+        return self.__call__
+
+    @property
+    def _torchdynamo_wrapper_id(self) -> int:
+        """What torch asks before it follows the attribute above."""
+        return id(self)
+
+    # the call ----------------------------------------------------------------------------------------------------
+
+    def __call__(self, arrays: Mapping[str, Any] | None = None, /, *, out: Any = None, **named: Any) -> Any:
+        """The outputs for these inputs: an array, or a dict where `outputs` was a sequence of names.
+
+        `out`: an array (or a mapping) that the result is copied into after the last read of any input.
+        Raises: BindingError `E-INPUT E-UNDEF`; ShapeError; DTypeError; BackendError; all before any array work.
+        """
+        if arrays is not None:
+            named = merged(arrays, named)
+        values, key = self._bound(named)
+        if _is_tracing():
+            entry = getattr(self._traced, self._specialise_in_trace(key))
+        else:
+            entry = self._table.get(key) or self._specialise(values, key)
+        if not entry.fits(*values):
+            self._explain(values)
+        if entry.holds is not None and not _is_tracing() and not entry.holds(*values):
+            entry = self._replan(values, key)
+        if entry.cost is not None and not _is_tracing():
+            self._check_budget(entry.cost.at(self._explain(values)).peak_bytes)
+        results = entry.run(*values)
+        if out is not None:
+            return self._store(out, results)
+        return results[0] if self._single else dict(zip(self._outputs, results, strict=True))
+
+    def _bound(self, named: dict[str, Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """The inputs in order, and what a specialisation is chosen by: dtypes, and ranks where `...` occurs."""
+        try:
+            values = tuple([named[name] for name in self.inputs])
+        except KeyError:
+            raise missing(self.program, self.inputs, named) from None
+        if len(named) != len(values):
+            check_superfluous(self.program, self.inputs, named)
+        key = tuple([getattr(v, "dtype", v.__class__) for v in values])
+        if list in key or tuple in key:
+            like = backends.find(named)
+            values = tuple([like.as_array(v) if isinstance(v, (list, tuple)) else v for v in values])
+            key = tuple([getattr(v, "dtype", v.__class__) for v in values])
+        if self.used.batched:
+            key = (*key, *[getattr(v, "ndim", 0) for v in values])
+        if any(getattr(v, "requires_grad", False) for v in values) and sys.modules["torch"].is_grad_enabled():
+            key = (*key, GRADIENT)
+        return values, key
+
+    # specialisations -----------------------------------------------------------------------------------------------
+
+    def _specialise(self, values: tuple[Any, ...], key: tuple[Any, ...]) -> Specialisation:
+        """Checks everything, plans for the sizes at hand, and keeps the result (no lock: the last writer wins)."""
+        arrays = dict(zip(self.inputs, values, strict=True))
+        backend = backends.find(arrays)
+        dtypes = dtypes_of(backend, arrays)
+        infer(self.used, dtypes)
+        sizes = self._explain(values)
+        ranks = {n: v.ndim for n, v in arrays.items() if hasattr(v, "ndim")}
+        return self._keep(key, specialise(self._request, backend, dtypes, ranks, sizes, GRADIENT in key))
+
+    def _specialise_in_trace(self, key: tuple[Any, ...]) -> str:
+        """As `_specialise`, for a tracer: by dtypes and ranks alone, for no size may be looked at.
+
+        The answer is the name of an attribute, because a tracer reads attributes as they are now.
+        """
+        name = f"entry{abs(hash(key))}"
+        if not hasattr(self._traced, name):
+            count = len(self.inputs)
+            dtypes = {n: dtype_name(d) for n, d in zip(self.inputs, key[:count], strict=True)}
+            given = key[count : 2 * count] if self.used.batched else (0,) * count
+            ranks = dict(zip(self.inputs, given, strict=True))
+            ranks = {n: ranks[n] for n, d in zip(self.inputs, key, strict=False) if not isinstance(d, type)}
+            setattr(self._traced, name, specialise(self._request, backends.get("torch"), dtypes, ranks, None, False))
+        return name
+
+    # torch reads this mark of `assume_constant_result`: the function runs while tracing and its result is a constant
+    _specialise_in_trace._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+    def _replan(self, values: tuple[Any, ...], key: tuple[Any, ...]) -> Specialisation:
+        """The plan for other sizes, where the first one's runner-up is cheaper."""
+        for number in range(1, 9):
+            other = self._table.get((key, number))
+            if other is None:
+                arrays = dict(zip(self.inputs, values, strict=True))
+                backend = backends.find(arrays)
+                dtypes = dtypes_of(backend, arrays)
+                ranks = {n: v.ndim for n, v in arrays.items() if hasattr(v, "ndim")}
+                return self._keep(
+                    (key, number),
+                    specialise(self._request, backend, dtypes, ranks, self._explain(values), GRADIENT in key),
+                )
+            if other.holds is None or other.holds(*values):
+                return other
+        return self._table[key]
+
+    def _keep(self, key: tuple[Any, ...], entry: Specialisation) -> Specialisation:
+        if len(self._table) >= MOST_SPECIALISATIONS:
+            self._table.clear()
+        self._table[key] = entry
+        return entry
+
+    def _check_budget(self, peak: int) -> None:
+        if self._memory is not None and peak > self._memory:
+            facts = [f"the smallest possible peak here: {peak:,} bytes beyond inputs and outputs"]
+            raise BudgetError("E-BUDGET", f"no plan fits in {self._memory:,} bytes", facts=facts, hint=f"memory={peak}")
+
+    def _explain(self, values: tuple[Any, ...]) -> dict[str, int]:
+        """The index sizes of a call. Raises: the error that says what does not fit."""
+        arrays = dict(zip(self.inputs, values, strict=True))
+        backends.find(arrays)
+        check_numbers(arrays)
+        shapes = {n: tuple(Size.of(int(d)) for d in getattr(v, "shape", ())) for n, v in arrays.items()}
+        found = solve(self.used, shapes, self._sizes, complete=True)
+        return {n: s.constant or 0 for n, s in found.index_sizes.items()} | self._batch_sizes(arrays)
+
+    def _batch_sizes(self, arrays: Mapping[str, Any]) -> dict[str, int]:
+        for tensor in self.used.tensors:
+            if tensor.name in arrays and Index(BATCH) in tensor.slots:
+                shape = tuple(getattr(arrays[tensor.name], "shape", ()))
+                return {f"{BATCH}{n}": int(size) for n, size in enumerate(shape[: len(shape) - len(tensor.slots) + 1])}
+        return {}
+
+    def _store(self, out: Any, results: tuple[Any, ...]) -> Any:
+        backend = backends.find({"out": results[0]})
+        into = {self._outputs[0]: out} if self._single else out
+        for name in self._outputs:
+            if name not in into:
+                raise BindingError(
+                    "E-INPUT", f"`out` has no array for the output `{name}`", hint="give one array an output"
+                )
+        for name in into:
+            if name not in self._outputs:
+                raise BindingError(
+                    "E-UNDEF", f"`out` has `{name}`, which is no output", hint=suggest(str(name), self._outputs)
+                )
+        for name, value in zip(self._outputs, results, strict=True):
+            backend.store(into[name], value)
+        return out
+
+    # what it is ------------------------------------------------------------------------------------------------------
+
+    def plan(self, sizes: Mapping[str, int] | None = None, /, **named: int) -> Plan:
+        """The plan for these index sizes, by name or as a mapping (nominal ones if none are given; no batch axes)."""
+        return self._planned(self._given(sizes, named), None).plan
+
+    def explain(self, sizes: Mapping[str, int] | None = None, /, **named: int) -> str:
+        """The plan in words and numbers: the order of every contraction, its price, and why."""
+        given = self._given(sizes, named)
+        return self.plan(given).explain(given)
+
+    def cost(self, sizes: Mapping[str, int] | None = None, /, **named: int) -> Cost:
+        """FLOPs, exps, bytes moved and peak bytes beyond inputs and outputs.
+
+        Numbers where the sizes are given, polynomials in those that are not; `.at(sizes)` gives integers.
+        """
+        given = self._given(sizes, named)
+        return kernel_cost(self._planned(given, None).kernel).given(given)
+
+    def kernel(
+        self, sizes: Mapping[str, int] | None = None, /, *, dtypes: Mapping[str, str] | None = None, **named: int
+    ) -> Kernel:
+        """The instructions for inputs of these dtypes (default: what each place asks for, floats float64).
+
+        Raises: ShapeError `E-EXTENT` where a size is neither fixed by an input nor given.
+        """
+        found = self._planned(self._given(sizes, named), dtypes)
+        return replace(found.kernel, comments=tuple(str(self.used).splitlines()))
+
+    def source(
+        self,
+        backend: str = "numpy",
+        sizes: Mapping[str, int] | None = None,
+        /,
+        *,
+        dtypes: Mapping[str, str] | None = None,
+        **named: int,
+    ) -> str:
+        """Stand-alone source for a back end (`numpy`, `torch`): a function `formula` that runs without tensorattn."""
+        chosen = (
+            str(named.pop("backend")) if "backend" in named and "backend" not in index_names(self.used) else backend
+        )
+        return backends.get(chosen).render(self.kernel(sizes, dtypes=dtypes, **named), "formula", standalone=True)
+
+    def _planned(self, given: Mapping[str, int], dtypes: Mapping[str, str] | None, base: str = "e") -> Planned:
+        """Plan and kernel for these sizes, without batch axes; sizes that no input fixes may be among them."""
+        program = expand(self.used, 0)
+        fixed = dict(size_reads(program, self._sizes))
+        reads = size_reads(program, {**self._sizes, **{n: s for n, s in given.items() if n not in fixed}})
+        check_superfluous(self.program, self.inputs, dtypes or {})
+        known = {**default_dtypes(program), **(dtypes or {})}
+        if dtypes is not None:
+            self._check_known(program, dict(reads))
+        return planned(self._request, program, {n: known[n] for n in self.inputs}, reads, given or None, base)
+
+    def _given(self, sizes: Mapping[str, int] | None, named: Mapping[str, int]) -> dict[str, int]:
+        given = {**(sizes or {}), **named}
+        names = index_names(self.used)
+        for name in given:
+            if name not in names:
+                raise BindingError(
+                    "E-UNDEF",
+                    f"the formula has no index `{name}`",
+                    facts=[f"its indices: {', '.join(names)}"],
+                    hint=suggest(name, names),
+                )
+        return {**self._sizes, **given_sizes("sizes", given)}
+
+    def _check_known(self, program: Program, reads: Mapping[str, object]) -> None:
+        missing = [n for n in index_names(program) if n not in reads]
+        if missing:
+            what = f"the size of {missing[0]} is open: no plain slot of an input fixes it"
+            raise ShapeError(
+                "E-EXTENT",
+                what,
+                source=self.program.source,
+                hint=f"give it: sizes={{{missing[0]!r}: …}} to compile, or {missing[0]}=… here",
+            )
+
+    def __repr__(self) -> str:
+        return f"tensorattn.compile({str(self.program)!r})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        outputs = self._outputs[0] if self._single else self._outputs
+        return _recompile, (str(self.program), outputs, dict(self._sizes), self._memory, self._request.plan)
+
+
+def _recompile(text: str, outputs: Any, sizes: dict[str, int], memory: int | None, plan: str) -> Compiled:
+    return _compile(as_program(text), outputs, sizes, memory, plan)
+
+
+def compile(
+    program: str | Program,
+    *,
+    outputs: str | Sequence[str] | None = None,
+    sizes: Mapping[str, int] | None = None,
+    memory: int | None = None,
+    plan: str = "auto",
+    strict: bool = False,
+) -> Compiled:
+    """A formula as a callable.
+
+    >>> import numpy as np
+    >>> joint = compile("W^<mu bar(nu rho)> v^<bar(nu rho)>_n")
+    >>> joint(W=np.zeros((2, 3, 4)), v=np.ones((3, 4, 5))).shape
+    (2, 5)
+
+    `outputs`: a name, or a sequence of names (then a call returns a dict); default the last statement. `sizes`: of
+    indices that no input fixes, `{"h": 8}` for the heads of a split. `memory`: a budget in bytes above inputs and
+    outputs. `plan`: `auto`, `dense` or `streamed`. `strict`: lints are errors.
+
+    Raises: NotationError; BindingError `E-UNDEF`; PlanError; BudgetError at a call.
+    """
+    program = as_program(program)
+    if plan not in PLANS:
+        hint = suggest(str(plan), PLANS) or f"the plans are {', '.join(PLANS)}"
+        raise PlanError("E-PLAN", f"there is no plan {plan!r}", hint=hint)
+    if memory is not None and (not isinstance(memory, int) or isinstance(memory, bool) or memory < 0):
+        raise BudgetError("E-BUDGET", f"memory={memory!r} is no number of bytes", hint="memory=2**30 is one gibibyte")
+    sizes = given_sizes("sizes", sizes)
+    found = solve(program, {}, sizes, complete=False)
+    report(program, found.lints, strict)
+    return _compile(program, outputs, sizes, memory, plan)
+
+
+def _compile(
+    program: Program, outputs: str | Sequence[str] | None, sizes: dict[str, int], memory: int | None, plan: str
+) -> Compiled:
+    single = outputs is None or isinstance(outputs, str)
+    if not single and not isinstance(outputs, Sequence):
+        raise BindingError("E-UNDEF", f"outputs={outputs!r} names no statement", hint="a name or a sequence of names")
+    names = (outputs or program.defined[-1],) if single else tuple(outputs)  # type: ignore[arg-type]
+    if not names:
+        raise BindingError("E-UNDEF", "outputs names no statement", hint=f"one of {', '.join(program.defined)}")
+    for name in names:
+        program.statement(str(name))
+    compiled = _own_code()(program, names, single, sizes, memory, plan)  # type: ignore[arg-type]
+    if plan == "streamed":
+        compiled.plan()  # says now, not at the first call, that there is nothing to stream
+    return compiled
+
+
+def _own_code() -> type[Compiled]:
+    """A class with a `__call__` of its own code object: torch.compile counts recompilations by code object."""
+    original = Compiled.__call__
+    code = original.__code__.replace(co_name="__call__")
+    call = FunctionType(code, original.__globals__, original.__name__, original.__defaults__, original.__closure__)
+    call.__kwdefaults__ = original.__kwdefaults__
+    call.__doc__ = original.__doc__
+    return type("Compiled", (Compiled,), {"__slots__": (), "__call__": call, "__module__": __name__})
+
+
+def _is_tracing() -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.compiler.is_dynamo_compiling()
