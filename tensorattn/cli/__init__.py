@@ -1,0 +1,179 @@
+"""The command line: check, explain, cost, run, emit, show.
+
+Exit status: 0 fine, 1 the formula or its inputs have errors, 2 usage. Data goes to standard output, diagnostics to
+standard error. Everything heavy is imported inside the command that needs it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, get_args
+
+import rich_click as click
+
+from tensorattn.__about__ import __version__
+from tensorattn.cli import arguments
+from tensorattn.cli.reporting import report_data, report_error, report_lints
+from tensorattn.errors import NotationWarning, TensorattnError
+
+if TYPE_CHECKING:
+    from tensorattn.compiling import Compiled
+    from tensorattn.program import Program
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="tensorattn")
+def main() -> None:
+    """Higher-order attention in index notation: the formula is the program.
+
+    FILE_OR_FORMULA is the text of a formula, the name of an .attn file, or - for standard input.
+    """
+
+
+@contextmanager
+def _diagnosed(form: str) -> Generator[None]:
+    """Errors of the formula are printed and are exit status 1; its warnings were printed when it was read."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotationWarning)
+        try:
+            yield
+        except TensorattnError as error:
+            report_error(form, error)
+            raise SystemExit(1) from error
+
+
+def _compile(program: Program, outputs: tuple[str, ...] | None, sizes: dict[str, int]) -> Compiled:
+    import tensorattn
+
+    return tensorattn.compile(program, outputs=outputs, sizes=sizes)
+
+
+@main.command()
+@arguments.formula_argument
+@arguments.sizes_option
+@arguments.shapes_option
+@click.option("--strict", is_flag=True, help="Warnings are errors.")
+@arguments.format_option
+def check(formula: str, sizes: dict[str, int], shapes: dict[str, str], strict: bool, form: str) -> None:
+    """Check a formula: the size of every index, the outputs, the equations proved and required."""
+    from tensorattn.cli.checked import check_with_sizes, checked_data, checked_text
+
+    with _diagnosed(form):
+        program = arguments.read_program(formula)
+        found = check_with_sizes(program, shapes, sizes, strict)
+        report_lints(form, program)
+        report_data(form, checked_text(found), checked_data(found))
+
+
+@main.command()
+@arguments.formula_argument
+@arguments.sizes_option
+@arguments.outputs_option
+@arguments.format_option
+def explain(formula: str, sizes: dict[str, int], outputs: tuple[str, ...] | None, form: str) -> None:
+    """Say in words how a formula is computed, and why."""
+    with _diagnosed(form):
+        program = arguments.read_program(formula)
+        text = _compile(program, outputs, arguments.open_sizes(program, sizes)).explain(**sizes)
+        report_lints(form, program)
+        report_data(form, text, {"plan": text})
+
+
+@main.command()
+@arguments.formula_argument
+@arguments.sizes_option
+@arguments.outputs_option
+@arguments.format_option
+def cost(formula: str, sizes: dict[str, int], outputs: tuple[str, ...] | None, form: str) -> None:
+    """Print FLOPs, exponentials, bytes moved and peak bytes; symbolic where sizes are missing."""
+    with _diagnosed(form):
+        program = arguments.read_program(formula)
+        price = _compile(program, outputs, arguments.open_sizes(program, sizes)).cost(**sizes)
+        report_lints(form, program)
+        report_data(form, str(price), price.amounts)
+
+
+@main.command()
+@arguments.formula_argument
+@click.option(
+    "-i",
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="INPUT",
+    help="NAME=FILE.npy, NAME=NUMBER, or a FILE.npz or FILE.safetensors whose arrays are taken by name. Repeatable.",
+)
+@click.option("-O", "--output-file", "target", metavar="FILE", help="Write the results to an .npz or .npy file.")
+@arguments.sizes_option
+@arguments.outputs_option
+@arguments.backend_option
+@arguments.format_option
+def run(
+    formula: str,
+    inputs: tuple[str, ...],
+    target: str | None,
+    sizes: dict[str, int],
+    outputs: tuple[str, ...] | None,
+    backend: str,
+    form: str,
+) -> None:
+    """Compute a formula on arrays from files."""
+    from tensorattn.cli.arrays import check_target, read_inputs, write_outputs
+    from tensorattn.cli.running import call, results_data, results_text
+
+    with _diagnosed(form):
+        program = arguments.read_program(formula)
+        compiled = _compile(program, outputs, sizes)
+        check_target(target, tuple(compiled.signature.outputs))
+        results = call(compiled, read_inputs(inputs, compiled.inputs), backend)
+        report_lints(form, program)
+    if target is None:
+        report_data(form, results_text(results), results_data(results))
+    else:
+        write_outputs(target, results)
+
+
+@main.command()
+@arguments.formula_argument
+@arguments.sizes_option
+@arguments.outputs_option
+@arguments.backend_option
+@arguments.format_option
+def emit(formula: str, sizes: dict[str, int], outputs: tuple[str, ...] | None, backend: str, form: str) -> None:
+    """Print stand-alone Python source that computes a formula without tensorattn."""
+    with _diagnosed(form):
+        program = arguments.read_program(formula)
+        text = _compile(program, outputs, arguments.open_sizes(program, sizes)).source(backend, **sizes)  # type: ignore[arg-type]
+        report_lints(form, program)
+        report_data(form, text.rstrip("\n"), {"backend": backend, "source": text})
+
+
+@main.command()
+@arguments.formula_argument
+@click.option(
+    "--stage",
+    type=click.Choice(get_args(arguments.Stage)),
+    default="text",
+    show_default=True,
+    help="Which stage to print.",
+)
+@arguments.sizes_option
+@arguments.outputs_option
+@arguments.backend_option
+@arguments.format_option
+def show(
+    formula: str,
+    stage: arguments.Stage,
+    sizes: dict[str, int],
+    outputs: tuple[str, ...] | None,
+    backend: str,
+    form: str,
+) -> None:
+    """Print any stage between the text and the code."""
+    from tensorattn.cli.stages import stage_text
+
+    with _diagnosed(form):
+        text = stage_text(arguments.read_source(formula), stage, sizes, outputs, backend)
+        report_data(form, text.rstrip("\n"), {"stage": stage, "text": text})

@@ -1,0 +1,140 @@
+"""What stands on the command line: the formula, the sizes and the shapes, each read by one function."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import rich_click as click
+
+from tensorattn.source import Source
+
+if TYPE_CHECKING:
+    from tensorattn.program import Program
+
+SUFFIX = ".attn"
+
+Stage = Literal["text", "tree", "ir", "plan", "kernel", "source"]
+
+
+def read_source(formula: str) -> Source:
+    """The text that `FILE_OR_FORMULA` stands for: standard input (`-`), an `.attn` file, else the text itself.
+
+    Raises: click.UsageError where a file is named that cannot be read.
+    """
+    if formula == "-":
+        return Source(_decode(sys.stdin.buffer.read(), "standard input"), "<stdin>")
+    if not formula.endswith(SUFFIX) or len(formula.splitlines()) > 1:
+        return Source(formula)
+    path = Path(formula)
+    try:
+        return Source(_decode(path.read_bytes(), formula), formula)
+    except OSError as error:
+        raise click.UsageError(f"cannot read {formula}: {error.strerror or error}") from error
+
+
+def _decode(data: bytes, where: str) -> str:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"{where} is not UTF-8 text (byte {error.start})") from error
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def read_program(formula: str) -> Program:
+    """The program that `FILE_OR_FORMULA` stands for.
+
+    Raises: click.UsageError; NotationError where the formula is refused.
+    """
+    import tensorattn
+
+    source = read_source(formula)
+    return tensorattn.parse(source.text, name=source.name)
+
+
+def open_sizes(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Those of `sizes` that no input of the program fixes: a compiled formula has to be told them."""
+    from tensorattn.expanding import expand
+    from tensorattn.extents import size_reads
+
+    fixed = dict(size_reads(expand(program, 0), {}))
+    return {name: size for name, size in sizes.items() if name not in fixed}
+
+
+def _pair(text: str, example: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise click.BadParameter(f"{text!r} is not of the form {example}")
+    return name.strip(), value.strip()
+
+
+def read_sizes(_context: click.Context, _parameter: click.Parameter, texts: Sequence[str]) -> dict[str, int]:
+    """`-d mu=128` as `{"mu": 128}`."""
+    sizes: dict[str, int] = {}
+    for text in texts:
+        name, value = _pair(text, "NAME=SIZE")
+        if not value.isdecimal():
+            raise click.BadParameter(f"the size of {name} is {value!r}, not an integer of at least 0")
+        if sizes.setdefault(name, int(value)) != int(value):
+            raise click.BadParameter(f"the size of {name} is given twice: {sizes[name]} and {value}")
+    return sizes
+
+
+def read_shapes(_context: click.Context, _parameter: click.Parameter, texts: Sequence[str]) -> dict[str, str]:
+    """`--shape W="M N"` as `{"W": "M N"}`, `--shape W=3,4` as `{"W": "3,4"}`."""
+    shapes: dict[str, str] = {}
+    for text in texts:
+        name, value = _pair(text, 'TENSOR="M N"')
+        if name in shapes:
+            raise click.BadParameter(f"the shape of {name} is given twice")
+        if "," in value and not all(axis.strip() for axis in value.split(",")):
+            raise click.BadParameter(f"{text!r} has an empty axis")
+        shapes[name] = value
+    return shapes
+
+
+def read_outputs(_context: click.Context, _parameter: click.Parameter, texts: Sequence[str]) -> tuple[str, ...] | None:
+    """`-o W -o y` or `-o W,y` as `("W", "y")`; nothing given: None, the last statement."""
+    names = [name for text in texts for name in text.replace(",", " ").split()]
+    return tuple(dict.fromkeys(names)) or None
+
+
+# Options that several commands share ------------------------------------------------------------------------------
+
+
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
+formula_argument: Decorator = click.argument("formula", metavar="FILE_OR_FORMULA")
+sizes_option: Decorator = click.option(
+    "-d",
+    "--size",
+    "sizes",
+    multiple=True,
+    metavar="NAME=SIZE",
+    callback=read_sizes,
+    help="Size of an index; repeatable.",
+)
+shapes_option: Decorator = click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="TENSOR=AXES",
+    callback=read_shapes,
+    help='Shape of an input, W="M N" or W=3,4. Repeatable; if one is given, all are.',
+)
+outputs_option: Decorator = click.option(
+    "-o", "--outputs", multiple=True, metavar="NAMES", callback=read_outputs, help="Results wanted; default: the last."
+)
+format_option: Decorator = click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Form of output.",
+)
+backend_option: Decorator = click.option(
+    "--backend", type=click.Choice(["numpy", "torch"]), default="numpy", show_default=True, help="Array library."
+)
