@@ -1,0 +1,1 @@
+"""Measurements. They print and never assert."""
