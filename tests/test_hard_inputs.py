@@ -39,6 +39,17 @@ def test_a_count_is_an_integer(wrap):
 
 
 @BOTH
+def test_the_exponent_of_entmax_is_checked_also_as_an_input(wrap):
+    weights = ta.compile("y_i = entmax[i; a](x_i)")
+    x = wrap(np.array([1.0, 2.0, 3.0]))
+    for good in (1.0, 1.5, 2.0):
+        np.testing.assert_allclose(np.asarray(weights(x=x, a=good)).sum(), 1)
+    for bad in (0.5, -1.0, float("nan")):
+        with pytest.raises(ta.ShapeError, match="exponent of entmax"):
+            weights(x=x, a=bad)
+
+
+@BOTH
 def test_python_truths_and_integers_are_scalars(wrap):
     x = wrap(np.ones((2, 3)))
     assert np.asarray(ta.compile("y_i = sum[j : k](A_<i j>)")(A=x, k=True)).tolist() == [3, 3]

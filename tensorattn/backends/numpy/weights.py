@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tensorattn.backends.numpy.functions import rows, unrows
+from tensorattn.errors import ShapeError
 
 
 def softmax(
@@ -82,6 +83,8 @@ def entmax(
 ) -> np.ndarray:
     """max((α−1)·score − τ, 0)^(1/(α−1)) with τ such that the weights sum to 1; α = 1 is softmax."""
     alpha = np.asarray(alpha, score.dtype)
+    if not np.all(alpha >= 1):
+        raise ShapeError("E-RANGE", "the exponent of entmax must be 1 or more", hint="1 is softmax, 2 is sparsemax")
     soft = alpha == 1
     order = np.where(soft, 2, alpha)
     weights = _sparse(score, dims, where, order, _general_threshold)

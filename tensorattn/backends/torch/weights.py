@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 
 from tensorattn.backends.torch.functions import batch_first, rows, unrows
+from tensorattn.errors import ShapeError
 
 
 def softmax(
@@ -166,7 +167,9 @@ def _square_threshold(z: torch.Tensor, support: torch.Tensor) -> torch.Tensor:
 
 @torch.library.custom_op("tensorattn::entmax_threshold", mutates_args=(), schema="(Tensor z, Tensor alpha) -> Tensor")
 def _bisected(z: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
-    """One opaque operator, so that a trace holds one node and not hundreds."""
+    """One opaque operator, so that a trace holds one node and not hundreds, and may look at the exponent."""
+    if not torch.all(alpha > 1):  # 1 itself is softmax and comes as 2
+        raise ShapeError("E-RANGE", "the exponent of entmax must be 1 or more", hint="1 is softmax, 2 is sparsemax")
     low, high = torch.full_like(z[..., :1], -1), torch.zeros_like(z[..., :1])
     for _ in range(54 if z.dtype == torch.float64 else 25):
         middle = (low + high) / 2
