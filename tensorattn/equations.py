@@ -76,7 +76,8 @@ class Equations:
             for name in names:
                 self._know(name, Known(Size.of(name), equation.right.origin, equation.right.span))
             if equation.declared or equation.left.size != equation.right.size:
-                self.proved.append(equation)
+                left, right = self._original(equation.left, a), self._original(equation.right, b)
+                self.proved.append(Equation(equation.subject, left, right, equation.declared))
             return True
         if len(names) > 1:
             return False
