@@ -27,11 +27,15 @@ from tensorattn.sizes import Size
 from tensorattn.specialising import PLANS, Planned, Request, Specialisation, dtype_name, dtypes_of, planned, specialise
 
 GRADIENT = "gradient"  # in the key of a specialisation: gradients are recorded
+MOST_PLANS = 8  # plans for other sizes beside the first one of a specialisation
 MOST_SPECIALISATIONS = 64  # dtypes × batch ranks × plans kept by one compiled object
 
 
 class _Traced:
-    """Specialisations made while a tracer ran, as attributes."""
+    """Specialisations made while a tracer ran, as attributes; `names`: which of them belongs to which key."""
+
+    def __init__(self) -> None:
+        self.names: dict[tuple[Any, ...], str] = {}
 
 
 class Compiled:
@@ -105,7 +109,7 @@ class Compiled:
         if not entry.fits(*values):
             self._explain(values)
         if entry.holds is not None and not _is_tracing() and not entry.holds(*values):
-            entry = self._replan(values, key)
+            entry = self._replan(entry, values, key)
         if entry.cost is not None and not _is_tracing():
             self._check_budget(entry.cost.at(self._explain(values)).peak_bytes)
         results = entry.run(*values)
@@ -123,8 +127,8 @@ class Compiled:
             check_superfluous(self.program, self.inputs, named)
         key = tuple([getattr(v, "dtype", v.__class__) for v in values])
         if list in key or tuple in key:
-            like = backends.find(named)
-            values = tuple([like.as_array(v) if isinstance(v, (list, tuple)) else v for v in values])
+            backend, near = backends.find(named), next((v for v in values if hasattr(v, "ndim")), None)
+            values = tuple([backend.as_array(v, near) if isinstance(v, (list, tuple)) else v for v in values])
             key = tuple([getattr(v, "dtype", v.__class__) for v in values])
         if self.used.batched:
             key = (*key, *[getattr(v, "ndim", 0) for v in values])
@@ -140,16 +144,19 @@ class Compiled:
         backend = backends.find(arrays)
         dtypes = dtypes_of(backend, arrays)
         infer(self.used, dtypes)
-        sizes = self._explain(values)
         ranks = {n: v.ndim for n, v in arrays.items() if hasattr(v, "ndim")}
-        return self._keep(key, specialise(self._request, backend, dtypes, ranks, sizes, GRADIENT in key))
+        made = specialise(self._request, backend, dtypes, ranks, self._explain(values), GRADIENT in key)
+        if len(self._table) >= MOST_SPECIALISATIONS:
+            self._table.clear()
+        self._table[key] = made
+        return made
 
     def _specialise_in_trace(self, key: tuple[Any, ...]) -> str:
         """As `_specialise`, for a tracer: by dtypes and ranks alone, for no size may be looked at.
 
         The answer is the name of an attribute, because a tracer reads attributes as they are now.
         """
-        name = f"entry{abs(hash(key))}"
+        name = self._traced.names.setdefault(key, f"entry{len(self._traced.names)}")
         if not hasattr(self._traced, name):
             count = len(self.inputs)
             dtypes = {n: dtype_name(d) for n, d in zip(self.inputs, key[:count], strict=True)}
@@ -162,27 +169,14 @@ class Compiled:
     # torch reads this mark of `assume_constant_result`: the function runs while tracing and its result is a constant
     _specialise_in_trace._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
-    def _replan(self, values: tuple[Any, ...], key: tuple[Any, ...]) -> Specialisation:
-        """The plan for other sizes, where the first one's runner-up is cheaper."""
-        for number in range(1, 9):
-            other = self._table.get((key, number))
+    def _replan(self, entry: Specialisation, values: tuple[Any, ...], key: tuple[Any, ...]) -> Specialisation:
+        """The plan for other sizes, where the runner-up of `entry` is cheaper; itself where there are many already."""
+        for number in range(MOST_PLANS):
+            other = self._table.get((*key, number))
             if other is None:
-                arrays = dict(zip(self.inputs, values, strict=True))
-                backend = backends.find(arrays)
-                dtypes = dtypes_of(backend, arrays)
-                ranks = {n: v.ndim for n, v in arrays.items() if hasattr(v, "ndim")}
-                return self._keep(
-                    (key, number),
-                    specialise(self._request, backend, dtypes, ranks, self._explain(values), GRADIENT in key),
-                )
+                return self._specialise(values, (*key, number))
             if other.holds is None or other.holds(*values):
                 return other
-        return self._table[key]
-
-    def _keep(self, key: tuple[Any, ...], entry: Specialisation) -> Specialisation:
-        if len(self._table) >= MOST_SPECIALISATIONS:
-            self._table.clear()
-        self._table[key] = entry
         return entry
 
     def _check_budget(self, peak: int) -> None:
