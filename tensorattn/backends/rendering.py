@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import assert_never
 
+from tensorattn.backends import branching, looping
 from tensorattn.backends.contracting import contract
 from tensorattn.backends.elementwise import apply
 from tensorattn.backends.freeing import freed
@@ -39,12 +40,9 @@ from tensorattn.kernel import (
     SegmentSum,
     Slice,
     Stream,
-    TileRule,
     View,
     Weigh,
 )
-
-LOCALS = ("start", "stop", "length")
 
 
 def function_source(
@@ -54,7 +52,7 @@ def function_source(
 
     `standalone`: nobody has looked at the inputs, so that each is brought to its dtype.
     """
-    names = Names({*reserved, *LOCALS, identifier(name), "device", "math", words.namespace})
+    names = Names({*reserved, *looping.LOCALS, identifier(name), "device", "math", words.namespace})
     for register in _registers(kernel.body):
         names.keep("register", register.name)
     arguments = [names.of("input", given) for given in kernel.inputs]
@@ -124,20 +122,12 @@ def write(writer: Writer, instruction: Instruction) -> None:
             _largest(writer, instruction)
         case Cast(out=out, source=source) | Arrange(out=out, source=source):
             writer.assign(out, writer.read(source, out.dtype))
-        case Slice() | Stream() | IfFinite():
-            _write_structured(writer, instruction)
-        case _:
-            assert_never(instruction)
-
-
-def _write_structured(writer: Writer, instruction: Slice | Stream | IfFinite) -> None:
-    match instruction:
         case Slice():
-            _slice(writer, instruction)
+            looping.write_slice(writer, instruction)
         case Stream():
-            _stream(writer, instruction)
+            looping.write_stream(writer, instruction, write_all)
         case IfFinite():
-            _if_finite(writer, instruction)
+            branching.write_if_finite(writer, instruction, write_all)
         case _:
             assert_never(instruction)
 
@@ -173,14 +163,6 @@ def _split(writer: Writer, value: Text, splits: Sequence[Sequence[Index]]) -> Te
         source = f"{atom(source)}.diagonal(0, {first}, {second})"
         flat = [other for n, other in enumerate(flat) if n not in (first, second)] + [index]
     return Text(source, tuple(flat), value.owner)
-
-
-def _slice(writer: Writer, instruction: Slice) -> None:
-    start, stop = writer.bounds[instruction.axis]
-    source = writer.read(instruction.source)
-    before = ":, " * source.axes.index(instruction.axis)
-    cut = Text(f"{source.source}[{before}{start}:{stop}]", source.axes, source.owner)
-    writer.assign(instruction.out, cut)
 
 
 # Reductions and weights ---------------------------------------------------------------------------------------
@@ -297,54 +279,6 @@ def _join(writer: Writer, join: Join) -> None:
     dim = join.out.axes.index(join.axis)
     joined = writer.words.concatenate.format(xs=writer.tuple(sources), dim=dim)
     writer.assign(join.out, Text(joined, join.out.axes))
-
-
-# Structured instructions --------------------------------------------------------------------------------------
-
-
-def _stream(writer: Writer, stream: Stream) -> None:
-    """The loop over tiles; the last tile may be shorter, and no tile at all leaves the units."""
-    places = [writer.names.of("local", f"{name}{stream.axis.name}{stream.axis.number}") for name in LOCALS]
-    start, stop, length = places
-    size = writer.number(stream.size)
-    for carry in stream.carry:
-        unit = writer.filled(writer.shape(carry.state.axes), carry.unit, carry.state.dtype)
-        writer.join(carry.state)
-        writer.assign(carry.state, Text(unit, carry.state.axes))
-    tile = str(stream.tile)
-    if isinstance(stream.tile, TileRule):
-        tile = writer.names.of("local", f"tile{stream.axis.name}{stream.axis.number}")
-        writer.line(f"{tile} = max({stream.tile.entries} // max({writer.number(stream.tile.per)}, 1), 1)")
-    writer.line(f"for {start} in range(0, {size}, {tile}):")
-    with writer.indented(), writer.tile(stream.axis, *places):
-        writer.line(f"{stop} = min({start} + {tile}, {size})")
-        writer.line(f"{length} = {stop} - {start}")
-        write_all(writer, stream.body)
-        write_all(writer, stream.merge)
-        states = ", ".join(writer.name(carry.state) for carry in stream.carry)
-        values = [
-            writer.arranged(writer.read(merged, carry.state.dtype), carry.state.axes)
-            for carry, merged in zip(stream.carry, stream.merged, strict=True)
-        ]
-        writer.line(f"{states} = {', '.join(value.source for value in values)}")
-    for carry, value in zip(stream.carry, values, strict=True):
-        writer.owners[writer.name(carry.state)] = value.owner or writer.name(carry.state)
-
-
-def _if_finite(writer: Writer, instruction: IfFinite) -> None:
-    values = [writer.name(v) for v in instruction.values if v.dtype.startswith("float")]
-    if not values:
-        return write_all(writer, instruction.fast)
-    name = writer.join(instruction.out)
-    writer.line(f"if all_finite({', '.join(values)}):")
-    with writer.indented():
-        write_all(writer, instruction.fast)
-    owner = writer.owners[name]
-    writer.line("else:")
-    with writer.indented():
-        write_all(writer, instruction.safe)
-    writer.owners[name] = owner if owner == writer.owners[name] else INPUT
-    return None
 
 
 # Results ------------------------------------------------------------------------------------------------------
