@@ -45,6 +45,7 @@ class Compiled:
     """
 
     __slots__ = (
+        "_batched",
         "_memory",
         "_outputs",
         "_request",
@@ -70,8 +71,8 @@ class Compiled:
         used = prune(program, outputs)
         values = dict(
             program=program, used=used, inputs=used.inputs, signature=signature(program, outputs), _outputs=outputs,
-            _single=single, _sizes=MappingProxyType(dict(sizes)), _memory=memory, _table={}, _traced=_Traced(),
-            _request=Request(used, outputs, dict(sizes), plan, memory is not None),
+            _single=single, _batched=used.batched, _sizes=MappingProxyType(dict(sizes)), _memory=memory, _table={},
+            _traced=_Traced(), _request=Request(used, outputs, dict(sizes), plan, memory is not None),
         )  # fmt: skip
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -102,16 +103,18 @@ class Compiled:
         if arrays is not None:
             named = merged(arrays, named)
         values, key = self._bound(named)
-        if _is_tracing():
+        tracing = _is_tracing()
+        if tracing:
             entry = getattr(self._traced, self._specialise_in_trace(key))
         else:
             entry = self._table.get(key) or self._specialise(values, key)
         if not entry.fits(*values):
             self._explain(values)
-        if entry.holds is not None and not _is_tracing() and not entry.holds(*values):
-            entry = self._replan(entry, values, key)
-        if entry.cost is not None and not _is_tracing():
-            self._check_budget(entry.cost.at(self._explain(values)).peak_bytes)
+        if not tracing:
+            if entry.holds is not None and not entry.holds(*values):
+                entry = self._replan(entry, values, key)
+            if entry.cost is not None:
+                self._check_budget(entry.cost.at(self._explain(values)).peak_bytes)
         results = entry.run(*values)
         if out is not None:
             return self._store(out, results)
@@ -130,10 +133,11 @@ class Compiled:
             backend, near = backends.find(named), next((v for v in values if hasattr(v, "ndim")), None)
             values = tuple([backend.as_array(v, near) if isinstance(v, (list, tuple)) else v for v in values])
             key = tuple([getattr(v, "dtype", v.__class__) for v in values])
-        if self.used.batched:
+        if self._batched:
             key = (*key, *[getattr(v, "ndim", 0) for v in values])
-        if any(getattr(v, "requires_grad", False) for v in values) and sys.modules["torch"].is_grad_enabled():
-            key = (*key, GRADIENT)
+        for value in values:
+            if getattr(value, "requires_grad", False):
+                return values, (*key, GRADIENT) if sys.modules["torch"].is_grad_enabled() else key
         return values, key
 
     # specialisations -----------------------------------------------------------------------------------------------
@@ -160,7 +164,7 @@ class Compiled:
         if not hasattr(self._traced, name):
             count = len(self.inputs)
             dtypes = {n: dtype_name(d) for n, d in zip(self.inputs, key[:count], strict=True)}
-            given = key[count : 2 * count] if self.used.batched else (0,) * count
+            given = key[count : 2 * count] if self._batched else (0,) * count
             ranks = dict(zip(self.inputs, given, strict=True))
             ranks = {n: ranks[n] for n, d in zip(self.inputs, key, strict=False) if not isinstance(d, type)}
             setattr(self._traced, name, specialise(self._request, backends.get("torch"), dtypes, ranks, None, False))

@@ -26,6 +26,7 @@ class Vocabulary:
     load_known: str
     load_scalar: str
     permute: str
+    unsqueeze: str
     cast: str
     full: str
     iota: str

@@ -122,7 +122,11 @@ class Writer:
         keys = [":" if index in value.axes else "None" for index in axes]
         while keys and keys[0] == "None" and not whole:
             del keys[0]
-        return f"{atom(permuted.source)}[{', '.join(keys)}]" if "None" in keys else permuted.source
+        if "None" not in keys:
+            return permuted.source
+        if keys.count("None") == 1:
+            return self.words.unsqueeze.format(x=atom(permuted.source), dim=keys.index("None"), keys=", ".join(keys))
+        return f"{atom(permuted.source)}[{', '.join(keys)}]"
 
     def arranged(self, value: Text, axes: Sequence[Index]) -> Text:
         """The value with exactly these axes, those it lacks broadcast."""

@@ -22,6 +22,7 @@ WORDS = Vocabulary(
     load="np.asarray({x}, {dtype})",
     load_known="np.asarray({x})",
     load_scalar="np.asarray({x}, {dtype})",
+    unsqueeze="{x}[{keys}]",
     permute="{x}.transpose({dims})",
     cast="{x}.astype({dtype}, copy=False)",
     full="np.full({shape}, {value}, {dtype})",

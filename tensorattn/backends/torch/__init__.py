@@ -23,6 +23,7 @@ WORDS = Vocabulary(
     load="{x}.to({dtype})",
     load_known="{x}",
     load_scalar="torch.as_tensor({x}, dtype={dtype}, device=device)",
+    unsqueeze="{x}.unsqueeze({dim})",
     permute="{x}.permute({dims})",
     cast="{x}.to({dtype})",
     full="torch.full({shape}, {value}, dtype={dtype}, device=device)",

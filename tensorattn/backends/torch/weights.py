@@ -21,15 +21,43 @@ def softmax(
 ) -> torch.Tensor:
     """exp(score) / (Σ exp(score) + exp(sink)), stable; a row with nothing admitted is 0, one with +∞ or NaN is NaN."""
     admitted = score if where is None else score.masked_fill(~where, -math.inf)
+    if sink is None:
+        weights = _softmax(admitted, dims)
+        if _no_row_is_nan(weights, dims):  # a row of −∞ alone is NaN there
+            return weights if where is None or not weights.requires_grad else weights.masked_fill(~where, 0)
     dead = admitted == -math.inf
     admitted = admitted.masked_fill(torch.all(dead, dim=dims, keepdim=True), 0)
-    if len(dims) == 1:
-        weights = torch.softmax(admitted, dim=dims[0])
-    else:
-        weights = unrows(torch.softmax(rows(admitted, dims), dim=-1), dims, score.shape)
+    weights = _softmax(admitted, dims)
     if sink is not None:  # Σ exp / (Σ exp + exp(sink))
         weights = weights * torch.sigmoid(torch.logsumexp(admitted, dim=dims, keepdim=True) - sink)
     return weights.masked_fill(dead, 0)
+
+
+def _softmax(score: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
+    if len(dims) == 1:
+        return torch.softmax(score, dims[0])
+    if dims[0] + len(dims) == score.dim() and dims == tuple(range(dims[0], score.dim())):
+        return torch.softmax(score.flatten(dims[0]), -1).view(score.shape)
+    return unrows(torch.softmax(rows(score, dims), dim=-1), dims, score.shape)
+
+
+FEW = 1 << 14  # entries that are summed faster than their rows are picked
+
+
+def _no_row_is_nan(weights: torch.Tensor, dims: tuple[int, ...]) -> bool:
+    """Whether no row of a softmax is NaN, for all its entries are where one is: one entry a row tells.
+
+    A value may only be looked at outside tracers and transforms, and is worth a look only where no device waits for it.
+    """
+    if torch.compiler.is_compiling() or not weights.is_cpu or type(weights) is not torch.Tensor:
+        return False
+    if torch._C._functorch.maybe_current_level() is not None or not weights.numel():
+        return False
+    firsts = weights
+    if weights.numel() > FEW:
+        for dim in sorted(dims, reverse=True):
+            firsts = firsts.select(dim, 0)
+    return math.isfinite(firsts.detach().sum().item())
 
 
 def weigh(
