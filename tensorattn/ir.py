@@ -166,7 +166,8 @@ class Reduce(Node):
 class Normalise(Node):
     """`softmax[j : where; sink=s](score)` and its kin: weights along the indices, which stay open.
 
-    Options: `sink` (softmax), `alpha` (entmax), `eps` (l1norm).
+    Options: `sink` (softmax), `alpha` (entmax), `eps` (l1norm). `origin`: the statement it was written in, once a plan
+    is made.
     """
 
     kind: str
@@ -174,6 +175,7 @@ class Normalise(Node):
     score: "Expr"
     where: "Expr | None" = None
     options: tuple[tuple[str, "Expr"], ...] = ()
+    origin: str = field(compare=False, repr=False, default="", kw_only=True)
 
     def _open(self) -> frozenset[Index]:
         return frozenset(self.indices).union(*(c.free for c in children(self)))

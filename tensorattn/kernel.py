@@ -11,33 +11,8 @@ from dataclasses import dataclass, field
 from typing import Union
 
 from tensorattn.ir import Index
+from tensorattn.parts import Carry, Limiting, Literal, Narrowed, Operand, Register, Root, Stacked, TileRule
 from tensorattn.sizes import Size, SizeRead
-
-
-@dataclass(frozen=True, slots=True)
-class Register:
-    """One array: an identifier, its index axes and its work dtype."""
-
-    name: str
-    axes: tuple[Index, ...]
-    dtype: str
-
-
-@dataclass(frozen=True, slots=True)
-class Root:
-    """The square root of a size that is ≥ 0."""
-
-    of: Size
-
-
-@dataclass(frozen=True, slots=True)
-class Literal:
-    """A weak scalar that is no array: a number, an integer polynomial in sizes, or the root of one."""
-
-    value: int | float | Size | Root
-
-
-Operand = Union[Register, Literal]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +136,7 @@ class Normalised:
 
     kinds: `softmax` (stable; options `sink`: a register or literal added to the denominator as exp(sink)), `sparsemax`,
     `entmax` (option `alpha`), `l1norm` (option `eps`), `l2norm`. `where`: excluded entries are exactly 0, as are their
-    gradients.
+    gradients. `origin`: the statement it was written in.
     """
 
     out: Register
@@ -170,6 +145,7 @@ class Normalised:
     score: Register
     where: Register | None
     options: tuple[tuple[str, Operand], ...] = ()
+    origin: str = field(default="", compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,9 +195,9 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Weigh:
-    """A tile of a softmax: `greatest` = max of the admitted scores along `indices` (−∞ where there is none),
-    `out` = base^(score − greatest), 0 where excluded, `total` = Σ out. `base`: `e`, or `2` where the scores come in
-    units of ln 2 (exp2 is the faster function)."""
+    """A tile of a softmax: `greatest` = max of the admitted scores along `indices` and of `floor` (−∞ where there is
+    none), `out` = base^(score − greatest), 0 where excluded, `total` = Σ out. `base`: `e`, or `2` where the scores come
+    in units of ln 2 (exp2 is the faster function). `floor`: the maximum so far, so that what it makes has that unit."""
 
     out: Register
     greatest: Register
@@ -230,30 +206,55 @@ class Weigh:
     score: Register
     where: Register | None
     base: str = "e"
+    floor: Register | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class TileRule:
-    """How many positions a tile has: `entries` over the size `per` of one position, at least one."""
+class Attend:
+    """Attention over one key axis: `out = softmax(scale · query·key + bias) · value`, the weights over `group`.
 
-    entries: int
-    per: Size
+    `query` has axes among `batch rows bond`, `key` among `batch group bond`, `value` among `batch group values`, `bias`
+    and `where` among `batch rows group`: all of them but for `batch`, and for `bias` and `where`. `scale`: what is
+    multiplied, and what divides; the divisor is 0 only where the bond is empty. `causal`: admitted is what has a
+    position along `group` up to that along `rows` (one index each). `lse`: log Σ exp of the admitted scores, −∞ where
+    there are none; `out` is 0 there. `out.axes == (*batch, *rows, *values)`, `lse.axes == (*batch, *rows)`.
+    """
+
+    out: Register
+    query: Register
+    key: Register
+    value: Register
+    bias: Register | None
+    where: Register | None
+    batch: tuple[Index, ...]
+    rows: tuple[Index, ...]
+    bond: tuple[Index, ...]
+    group: tuple[Index, ...]
+    values: tuple[Index, ...]
+    scale: tuple[tuple[Literal, ...], tuple[Literal, ...]] = ((), ())
+    causal: bool = False
+    lse: Register | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Carry:
-    """One component of the monoid a stream carries: its register, unit, and the name of its part in a tile."""
+class Powers:
+    """`out` = e^(score − greatest) with `greatest` = max of the admitted scores along `indices` (0 where there is none
+    or it is −∞); 0 where excluded. The maximum is a constant: it carries no gradient."""
 
-    state: Register
-    unit: float
-    part: Register
+    out: Register
+    greatest: Register
+    indices: tuple[Index, ...]
+    score: Register
+    where: Register | None
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
     """The loop: `axis` (of size `size`) is cut into tiles of `tile` positions (a number or a rule); every tile runs
     `body`, whose last act is to leave the `part` registers; `merge` combines the carried state with them, into
-    registers named by `merged`.
+    registers named by `merged`; `stacked` are the results that hold the axis. Bodies may hold streams.
+
+    `live`: the stretch of the axis that the loop runs over; `narrowed`: those of other axes, which `Slice` cuts too.
 
     The carry is a commutative monoid, so any order, tree or split over devices gives the same.
     """
@@ -265,6 +266,9 @@ class Stream:
     carry: tuple[Carry, ...]
     merge: tuple["Instruction", ...]
     merged: tuple[Register, ...]
+    stacked: tuple[Stacked, ...] = ()
+    live: Narrowed | None = None
+    narrowed: tuple[Narrowed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,9 +290,41 @@ class IfFinite:
                 raise ValueError(f"a side of a branch has to end by writing {self.out.name}")
 
 
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """`out` by `fast`; where `test`, a truth without axes that `fast` may make, does not hold, by `fallback` instead.
+
+    Both bodies end by writing `out`. `fallback` is right for all values. A back end may always run it; one that may not
+    look at values must.
+    """
+
+    out: Register
+    test: Register
+    fast: tuple["Instruction", ...]
+    fallback: tuple["Instruction", ...]
+
+    def __post_init__(self) -> None:
+        for side in (self.fast, self.fallback):
+            if not side or getattr(side[-1], "out", None) != self.out:
+                raise ValueError(f"a side of an attempt has to end by writing {self.out.name}")
+
+
+@dataclass(frozen=True, slots=True)
+class IfBounded:
+    """`fast` where each of `limits` is a bound between its two numbers, else `safe`; both make `outs`.
+
+    `safe` is right for all values. A back end may always run it; one that may not look at values must.
+    """
+
+    outs: tuple[Register, ...]
+    limits: tuple[tuple[Limiting, float, float], ...]
+    fast: tuple["Instruction", ...]
+    safe: tuple["Instruction", ...]
+
+
 Instruction = Union[
     Load, View, Contract, Apply, Fold, Iota, Fill, Gather, CheckRange, SegmentSum, Join, Normalised, LogSumExp,
-    Largest, Cast, Arrange, Slice, Stream, Weigh, IfFinite,
+    Largest, Cast, Arrange, Slice, Stream, Weigh, Attend, IfFinite, IfBounded, Powers, Attempt,
 ]  # fmt: skip
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
-from tensorattn.kernel import IfFinite, Instruction, Register, Stream
+from tensorattn.kernel import Attempt, IfBounded, IfFinite, Instruction, Stream
+from tensorattn.parts import Ceiling, Norm, Register
 
 
 def reads(instruction: Instruction) -> frozenset[Register]:
@@ -15,6 +16,13 @@ def reads(instruction: Instruction) -> frozenset[Register]:
         for side in (instruction.fast, instruction.safe):
             found |= outside_reads(side)
         return frozenset(found)
+    if isinstance(instruction, Attempt):
+        own = {r for i in instruction.fast for r in makes(i)}
+        found = outside_reads(instruction.fast) | outside_reads(instruction.fallback)
+        return frozenset(found | ({instruction.test} - own))
+    if isinstance(instruction, IfBounded):
+        looked = _registers(instruction.limits)
+        return frozenset({*looked, *outside_reads(instruction.fast), *outside_reads(instruction.safe)})
     if isinstance(instruction, Stream):
         inner = outside_reads((*instruction.body, *instruction.merge))
         return frozenset(inner - {c.state for c in instruction.carry})
@@ -32,14 +40,16 @@ def outside_reads(body: tuple[Instruction, ...]) -> set[Register]:
     return found
 
 
-MADE = ("out", "greatest", "total")  # the fields of instructions that name what they make
+MADE = ("out", "greatest", "total", "lse")  # the fields of instructions that name what they make
 
 
 def makes(instruction: Instruction) -> tuple[Register, ...]:
     """The registers an instruction makes."""
     if isinstance(instruction, Stream):
-        return tuple(carry.state for carry in instruction.carry)
-    return tuple(getattr(instruction, name) for name in MADE if hasattr(instruction, name))
+        return (*(carry.state for carry in instruction.carry), *(stack.out for stack in instruction.stacked))
+    if isinstance(instruction, IfBounded):
+        return instruction.outs
+    return tuple(made for name in MADE if isinstance(made := getattr(instruction, name, None), Register))
 
 
 def _registers(value: object) -> Iterator[Register]:
@@ -48,6 +58,8 @@ def _registers(value: object) -> Iterator[Register]:
     elif isinstance(value, tuple):
         for part in value:
             yield from _registers(part)
+    elif isinstance(value, (Ceiling, Norm)):
+        yield from _registers(value.of if isinstance(value, Ceiling) else value.source)
 
 
 def without_dead(body: tuple[Instruction, ...], results: tuple[Register, ...]) -> tuple[Instruction, ...]:
