@@ -12,6 +12,7 @@ from tensorattn.ir import (
     Index,
     Map,
     Normalise,
+    Position,
     Product,
     Reduce,
     Split,
@@ -110,6 +111,8 @@ def _bound(expr: Expr) -> frozenset[str]:
 def is_implicit(expr: Product, index: Index, barred: frozenset[int]) -> bool:
     """Whether reading the printed product sums this index there; `barred`: factors without a scope of their own."""
     count = sum(count_in(f, index.name) for f in expr.factors)
+    if any(_reads_position(f, index) for f in expr.factors):
+        return False
     return count >= 2 and not any(n not in barred and _sums_within(f, index) for n, f in enumerate(expr.factors))
 
 
@@ -124,6 +127,19 @@ def count_in(factor: Expr, name: str) -> int:
     if isinstance(factor, Constant):
         return sum(i.name == name for i in factor.indices)
     return int(any(i.name == name for i in factor.free))
+
+
+def _reads_position(expr: Expr, index: Index) -> bool:
+    """Whether the position of an index stands where only a binder makes it known: not in a slot or a predicate."""
+    match expr:
+        case Position():
+            return expr.index == index
+        case Tensor():
+            return False
+        case Normalise() | Top() if index in expr.indices:
+            return False
+    where = expr.where if isinstance(expr, (Reduce, Normalise, Top)) else None
+    return any(_reads_position(part, index) for part in children(expr) if part is not where)
 
 
 def _sums_within(expr: Expr, index: Index) -> bool:

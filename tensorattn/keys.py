@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 
 from tensorattn.ir import (
@@ -29,6 +29,19 @@ from tensorattn.program import Program
 
 def key(program: Program) -> str:
     """Statements with bound indices numbered by occurrence, and the partition of sizes that the names imply."""
+    classes = _size_classes(program)
+    parts = [_statement_key(s, classes) for s in program.statements]
+    axes = [classes.label(("axis", t.name, n)) for t in program.tensors for n, _ in enumerate(t.slots)]
+    return "\n".join([*parts, repr(axes)])
+
+
+def size_classes(program: Program) -> Callable[[str], Hashable]:
+    """What tells index names apart whose sizes are not proven equal: by standing in one slot of one tensor."""
+    classes = _size_classes(program)
+    return lambda name: classes.find(("name", name))
+
+
+def _size_classes(program: Program) -> _Classes:
     classes = _Classes()
     for statement in program.statements:
         for number, axis in enumerate(statement.axes):
@@ -36,9 +49,7 @@ def key(program: Program) -> str:
                 classes.join(("axis", statement.name, number), ("name", axis[0].name))
         for node in walk(statement.body):
             _join(node, classes)
-    parts = [_statement_key(s, classes) for s in program.statements]
-    axes = [classes.label(("axis", t.name, n)) for t in program.tensors for n, _ in enumerate(t.slots)]
-    return "\n".join([*parts, repr(axes)])
+    return classes
 
 
 def indices_of(expr: Expr) -> Iterator[Index]:

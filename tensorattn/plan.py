@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tensorattn.ir import Expr, Index, Tensor, walk
+from tensorattn.alike import form
+from tensorattn.ir import Expr, Index, Normalise, Product, Tensor, walk
 from tensorattn.ordering import MEMORY_WEIGHT, reading_order
 from tensorattn.program import Program
 from tensorattn.sizes import Size
@@ -104,10 +105,52 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
+class Exponent:
+    """A part of a score with the part of the predicate that has no other indices; `node`: its exponential."""
+
+    score: Expr
+    where: Expr | None
+    node: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Factored:
+    """A normalised reduction as a ratio of two sums of products of exponentials, each over few indices.
+
+    `rows` are the parts of the score without a normalised index, which cancel; `values` the factors that are summed
+    with the weights; `count` is the number of admitted tuples, where there is a predicate; `finish` what multiplies
+    the ratio, in which the numerator stands for it; `inner` are the orders of the products within these parts.
+    """
+
+    node: Product
+    weights: Normalise
+    exponents: tuple[Exponent, ...]
+    rows: tuple[Expr, ...]
+    values: tuple[Expr, ...]
+    numerator: Order
+    denominator: Order
+    count: Order | None
+    finish: Order | None
+    inner: tuple[Order, ...]
+    price: Size
+    dense_price: Size
+
+    @property
+    def entries(self) -> Size:
+        """How many weights there are."""
+        return Size.product(index.name for index in self.weights.free)
+
+    @property
+    def orders(self) -> tuple[Order, ...]:
+        return tuple(o for o in (*self.inner, self.numerator, self.denominator, self.count, self.finish) if o)
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A program and how its contractions are ordered. It serves all sizes; `guarding.chooser` says for how long.
 
-    `inputs` keep the order in which the program as written first reads them.
+    `inputs` keep the order in which the program as written first reads them. `factored` are the normalised reductions,
+    with the statement each stands in, that are computed as a ratio where that does not underflow.
     """
 
     program: Program
@@ -116,6 +159,26 @@ class Plan:
     orders: tuple[tuple[str, Order], ...]  # with the statement each stands in
     nominal: tuple[tuple[str, int], ...] = field(default=())
     kind: str = "dense"
+    others: tuple[Size, ...] = ()  # the prices of plans with other definitions in place
+    factored: tuple[tuple[str, Factored], ...] = ()
+    applied: tuple[tuple[str, str, str], ...] = ()  # a rule that changed a statement: statement, rule, reason
+
+    @property
+    def price(self) -> Size:
+        """What all contractions cost together, equal ones once."""
+        prices = {form(order.contraction.node).expression: order.price for _, order in self.orders}
+        return sum(prices.values(), Size())
+
+    @property
+    def prices(self) -> tuple[Size, ...]:
+        """The price, and what it would be with another order of one contraction."""
+        rivals = (rival.price - order.price for _, order in self.orders for rival in order.rivals)
+        return tuple(dict.fromkeys((self.price, *(self.price + difference for difference in rivals))))
+
+    @property
+    def searched(self) -> tuple[Order, ...]:
+        """Every order that was chosen by its price."""
+        return tuple(o for _, o in self.orders) + tuple(o for _, f in self.factored for o in f.orders)
 
     def explain(self, sizes: Mapping[str, int] | None = None) -> str:
         """The plan in words and numbers; sizes that are not given stay symbols."""
@@ -131,12 +194,25 @@ def describe(plan: Plan, sizes: Mapping[str, int] | None) -> str:
     known = {name: Size.of(size) for name, size in (sizes or {}).items()}
     for statement in plan.program.statements:
         orders = [order for name, order in plan.orders if name == statement.name]
+        ratios = {f.node: f for name, f in plan.factored if name == statement.name}
         lines.append(f"{statement.name}[{' '.join(index.name for index in statement.indices)}]")
+        lines += [f"  {rule}: {reason}" for name, rule, reason in plan.applied if name == statement.name]
         for order in orders:
+            if found := ratios.get(order.contraction.node):  # type: ignore[call-overload]
+                lines += ["  " + line for line in _ratio(found, known, dict(plan.nominal))]
             lines += ["  " + line for line in _order(order, known, dict(plan.nominal))]
         if not orders:
             lines.append("  no product: evaluated node by node")
     return "\n".join(lines)
+
+
+def _ratio(found: Factored, sizes: Mapping[str, Size], nominal: Mapping[str, int]) -> list[str]:
+    """The two sums, and what is computed where they underflow (the order that follows)."""
+    own, dense = _amount(found.price, sizes), _amount(found.dense_price, sizes)
+    lines = [f"factored: a ratio of two sums of products of exponentials; price {own}, with all weights {dense}"]
+    for word, order in (("numerator", found.numerator), ("denominator", found.denominator)):
+        lines += [f"{word}:", *("  " + line for line in _order(order, sizes, nominal))]
+    return [*lines, "where these underflow, with the weights:"]
 
 
 def _order(order: Order, sizes: Mapping[str, Size], nominal: Mapping[str, int]) -> list[str]:

@@ -2,37 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from math import prod
 
 from tensorattn.ir import Constant, Expr, Index, Map, Normalise, Product, Reduce, Tensor, children, walk
 from tensorattn.ordering import MEMORY_WEIGHT, Network, Path, reading_order, search
-from tensorattn.plan import Contraction, Divisor, Order, Plan, Rival, Step
+from tensorattn.plan import SLACK, Contraction, Divisor, Order, Plan, Rival, Step
 from tensorattn.predicates import bringing, brings
 from tensorattn.program import Program
 from tensorattn.rewriting import rewrite
-from tensorattn.rewriting.inlining import inline_below_predicates
+from tensorattn.rewriting.axes import split_axes
+from tensorattn.rewriting.fusing import fuse
+from tensorattn.rewriting.symmetry import symmetric_halves
+from tensorattn.sharing import sharing
 from tensorattn.sizes import Size
 
 MOST_RIVALS = 4
+MOST_PLACED = 4  # definitions read several times of which it is tried whether they pay in place
 NOMINAL, NOMINAL_NORMALISED = 48, 128  # sizes that a plan is made for where none are given
 
 
-def plan(program: Program, outputs: tuple[str, ...], sizes: Mapping[str, int] | None) -> Plan:
-    """The dense plan of a program without `...`, for these index sizes (None: nominal ones)."""
+def plan(program: Program, outputs: tuple[str, ...], sizes: Mapping[str, int] | None, *, ordered: bool = False) -> Plan:
+    """The dense plan of a program without `...`, for these index sizes (None: nominal ones).
+
+    `ordered`: a symmetric softmax runs over ordered tuples, which pays where loops leave out the others.
+
+    A definition read once is put in its place; one that is a contraction and read several times, where that is cheaper.
+    """
     needed = prune(program, outputs)
-    program = rewrite(inline_below_predicates(needed, outputs))
-    nominal = _nominal(program) | dict(sizes or {})
+    best = _plan(needed, outputs, sizes, frozenset(), ordered)
+    others: list[Plan] = []
+    placed: frozenset[str] = frozenset()
+    for name in _contracted(needed, outputs):
+        other = _plan(needed, outputs, sizes, placed | {name}, ordered)
+        known = dict(best.nominal) | dict(other.nominal)
+        if other.price.value(known) < SLACK * best.price.value(known):
+            best, other, placed = other, best, placed | {name}
+        others.append(other)
+    return replace(best, others=tuple(price for other in others for price in other.prices))
+
+
+def _plan(
+    needed: Program,
+    outputs: tuple[str, ...],
+    sizes: Mapping[str, int] | None,
+    placed: frozenset[str],
+    ordered: bool,
+) -> Plan:
+    rewritten = rewrite(fuse(split_axes(needed, outputs), outputs, placed))
+    nominal = nominal_sizes(rewritten.program) | dict(sizes or {})
+    if ordered:
+        rewritten = symmetric_halves(rewritten, nominal)
+    program = rewritten.program
     orders: dict[Expr, Order] = {}
     found: list[tuple[str, Order]] = []
     masked = bringing(program)
     for statement in program.statements:
         for node in _inner_first(statement.body):
-            contraction = contraction_of(node, masked)
+            contraction = contraction_of(node, masked, nominal)
             if contraction is not None and node not in orders:
                 orders[node] = order(contraction, nominal)
                 found.append((statement.name, orders[node]))
-    return Plan(program, needed.inputs, outputs, tuple(found), tuple(sorted(nominal.items())))
+    applied = tuple((name, rule.name, rule.reason) for name, rule in rewritten.applied)
+    return Plan(program, needed.inputs, outputs, tuple(found), tuple(sorted(nominal.items())), applied=applied)
+
+
+def _contracted(program: Program, outputs: tuple[str, ...]) -> list[str]:
+    """The definitions read several times that are a contraction of what is no weights."""
+    uses = Counter(tensor.name for tensor in program.tensors)
+    found = []
+    for statement in program.statements:
+        body = statement.body
+        plain = isinstance(body, Product) and body.summed and not any(isinstance(n, Normalise) for n in walk(body))
+        if plain and uses[statement.name] > 1 and statement.name not in outputs:
+            found.append(statement.name)
+    return found[:MOST_PLACED]
 
 
 def _inner_first(node: Expr) -> Iterator[Expr]:
@@ -52,7 +98,8 @@ def prune(program: Program, outputs: tuple[str, ...]) -> Program:
     return replace(program, statements=tuple(reversed(kept)))
 
 
-def _nominal(program: Program) -> dict[str, int]:
+def nominal_sizes(program: Program) -> dict[str, int]:
+    """What a plan is made for where no sizes are given."""
     sizes: dict[str, int] = {}
     for statement in program.statements:
         for index in (*statement.indices, *reading_order(statement.body)):
@@ -63,27 +110,37 @@ def _nominal(program: Program) -> dict[str, int]:
     return sizes
 
 
-def contraction_of(node: Expr, masked: frozenset[str]) -> Contraction | None:
+def contraction_of(node: Expr, masked: frozenset[str], sizes: Mapping[str, int] | None = None) -> Contraction | None:
     """The contraction a product, or a sum under a predicate, stands for; None for other nodes.
 
     `masked`: the definitions that bring a predicate.
     """
+    sizes = sizes or {}
     match node:
         case Product(factors=factors, summed=summed):
-            return _sorted(node, factors, summed, None, masked)
+            return _sorted(node, factors, summed, None, masked, sizes)
         case Reduce(kind="sum" | "mean", indices=indices, body=body, where=where):
             factors, summed = (body.factors, body.summed) if isinstance(body, Product) else ((body,), ())
             clash = where is not None and set(summed) & where.free
             if clash or set(summed) & set(indices):
                 factors, summed = (body,), ()
-            return _sorted(node, factors, (*summed, *indices), where, masked)
+            return _sorted(node, factors, (*summed, *indices), where, masked, sizes)
     return None
 
 
 def _sorted(
-    node: Expr, parts: tuple[Expr, ...], summed: tuple[Index, ...], where: Expr | None, masked: frozenset[str]
+    node: Expr,
+    parts: tuple[Expr, ...],
+    summed: tuple[Index, ...],
+    where: Expr | None,
+    masked: frozenset[str],
+    sizes: Mapping[str, int],
 ) -> Contraction:
-    """Below a predicate a divisor of summed entries stays a factor, so that an excluded 1/0 is kept out like any."""
+    """A divisor divides the smallest array that has its indices, a factor or the result.
+
+    Below a predicate it divides the result; one of summed entries stays a factor, so that an excluded 1/0 is kept out
+    like any.
+    """
     result = frozenset().union(*(p.free for p in parts)) - frozenset(summed)
     deltas = tuple(p for p in parts if isinstance(p, Constant) and p.kind == "delta" and p.free <= result)
     parts = tuple(p for p in parts if p not in deltas)
@@ -94,20 +151,27 @@ def _sorted(
     if where is not None:
         predicate = len(factors)
         factors.append(where)
+    arrays = len(factors)
     guarded = where is not None or any(brings(p, masked) for p in parts)
     divisors: list[Divisor] = []
     for part in (p for p in parts if p.free and _is_reciprocal(p)):
         value = part.arguments[0]  # type: ignore[union-attr]
-        place = next((n for n, f in enumerate(factors) if value.free <= f.free and n != predicate), None)
-        if value.free <= result and any(n != predicate for n in range(len(factors))):
-            divisors.append(Divisor(value, None))
-        elif place is not None and not guarded:
-            divisors.append(Divisor(value, place))
-        else:
+        places: list[int | None] = [None] if value.free <= result and len(factors) > (predicate is not None) else []
+        if not guarded:
+            places += [n for n, f in enumerate(factors) if value.free <= f.free and n < arrays]
+        if not places:
             factors.append(part)
+            continue
+        sets = {n: result if n is None else factors[n].free for n in places}
+        divisors.append(Divisor(value, min(places, key=lambda n, sets=sets: _entries(sets[n], sizes))))
     known = frozenset().union(*(f.free for f in factors))
     missing = tuple(index for index in summed if index not in known)
     return Contraction(node, tuple(factors), scalars, below, tuple(divisors), summed, missing, deltas, predicate)
+
+
+def _entries(indices: Iterable[Index], sizes: Mapping[str, int]) -> int:
+    """How many entries an array over these indices has."""
+    return prod(sizes.get(index.name, NOMINAL) for index in indices)
 
 
 def _is_reciprocal(node: Expr) -> bool:
@@ -118,11 +182,14 @@ def _is_ones(node: Expr) -> bool:
     return isinstance(node, Constant) and node.kind == "ones"
 
 
-def order(contraction: Contraction, sizes: Mapping[str, int]) -> Order:
-    """The cheapest pairwise order found for a contraction, and the runner-up."""
+def order(contraction: Contraction, sizes: Mapping[str, int], after: Order | None = None) -> Order:
+    """The cheapest pairwise order found for a contraction, and the runner-up.
+
+    `after`: the order of another that shares factors with it and is made before: what that one makes costs nothing.
+    """
     sets = tuple(f.free - contraction.lone(n) for n, f in enumerate(contraction.factors))
     network = Network(sets, contraction.result, sizes, reading_order(contraction.node))
-    best, *others = search(network)
+    best, *others = search(network) if after is None else sharing(contraction, network, after)
     steps = _steps(network, best)
     naive = Size.product(i.name for i in frozenset().union(*sets)) * max(len(sets) - 1, 0)
     rivals = {_price(_steps(network, other)): other.strategy for other in reversed(others)}

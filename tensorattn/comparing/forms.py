@@ -33,7 +33,7 @@ from tensorattn.ir import (
     substitute,
 )
 from tensorattn.program import Program
-from tensorattn.rewriting import rewrite
+from tensorattn.rewriting import CANONICAL, rewrite
 
 MOST_STEPS = 20_000
 MOST_ORDERS = 120
@@ -49,7 +49,7 @@ def normal_form(program: Program, output: str, size: Callable[[str], str]) -> st
     Raises: TooLargeError.
     """
     former = _Former(program, size)
-    statement = rewrite(former.inlined).statement(output)
+    statement = rewrite(former.inlined, CANONICAL).program.statement(output)
     labels = {index: f"out{place}" for place, index in enumerate(statement.indices)}
     axes = [[size(i.name) for i in axis] for axis in statement.axes]
     return f"{axes} {former.of(simplified(statement.body), labels)}"

@@ -14,7 +14,7 @@ def recognise_l1norm(node: Expr) -> Expr:
     """`l1norm[j : p](exp(s))` as `softmax[j : p](s)`."""
     match node:
         case Normalise(kind="l1norm", options=(), score=Map(function="exp", arguments=(score,))):
-            return Normalise("softmax", node.indices, score, node.where, span=node.span)
+            return Normalise("softmax", node.indices, score, node.where, span=node.span, origin=node.origin)
     return node
 
 
