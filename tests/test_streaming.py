@@ -110,9 +110,8 @@ def test_gradients_are_right_through_a_stream(tile):
     ("formula", "reason"),
     [
         ("P^<mu nu> = W^<mu bar(nu)>", "asked for"),
-        ("y^mu = sparsemax[nu](W^<mu nu>) x_nu", "whole row"),
-        ("y^mu = softmax[nu](W^<mu nu>)**2 x_nu", "other than in sums of products"),
-        ("y_n = sum[mu](W^<mu bar(nu)> v^nu_n)", "summed with the weights"),
+        ("y = sparsemax[nu](x_nu) x_nu", "whole row"),
+        ("y = softmax[nu](x_nu)**2 b_nu", "other than in sums of products"),
         ("y^mu = W^<mu nu> x_nu", "no softmax"),
     ],
 )
@@ -123,36 +122,41 @@ def test_what_cannot_be_streamed_says_why(formula, reason):
 
 
 @pytest.mark.filterwarnings("ignore::tensorattn.NotationWarning")
-def test_three_way_attention_never_holds_the_weights():
+@pytest.mark.parametrize("plan", ["auto", "flattened", "streamed"])
+def test_three_way_attention_never_holds_the_weights(plan):
     formula = "S^<mu nu rho> = q^mu_i k^nu_i r^rho_i; y^mu_n = S^<mu bar(nu rho)> v^nu_n w^rho_n"
     n, d = 192, 16
     rng = np.random.default_rng(0)
     x = {name: rng.normal(size=(n, d)).astype(np.float32) * 0.3 for name in "qkrvw"}
-    compiled = ta.compile(formula)
+    compiled = ta.compile(formula, plan=plan)
     y = compiled(x)
     tracemalloc.start()
     compiled(x)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert compiled._table[next(iter(compiled._table))].plan.kind == "streamed", "auto streams what is large"
     weights = n**3 * 4
-    assert peak < weights, f"{peak} bytes beside {weights} of one weight tensor"
+    assert peak < weights / 2, f"{peak} bytes beside {weights} of one weight tensor"
     s = np.einsum("mi,ni,ri->mnr", *(x[a].astype(float) for a in "qkr"))
     w = np.exp(s - s.max((1, 2), keepdims=True))
     expected = np.einsum("mnr,ne,re->me", w / w.sum((1, 2), keepdims=True), x["v"], x["w"])
     np.testing.assert_allclose(y, expected, atol=1e-5)
 
 
-def test_auto_is_dense_where_it_is_small_and_streams_beyond():
+def test_auto_is_dense_where_it_is_small_and_holds_no_weights_beyond():
     compiled = ta.compile("y^mu_n = softmax[nu](q^mu_i k^nu_i) v^nu_n")
     rng = np.random.default_rng(0)
-    kinds = []
     for n in (10, 2000, 10, 2000):
         x = {"q": rng.normal(size=(2000, 4)), "k": rng.normal(size=(n, 4)), "v": rng.normal(size=(n, 2))}
         s = np.exp(x["q"] @ x["k"].T)
         np.testing.assert_allclose(compiled(x), s / s.sum(1, keepdims=True) @ x["v"], atol=1e-12)
-        kinds = [entry.plan.kind for entry in compiled._table.values()]
-    assert kinds == ["dense", "streamed"]
+    kinds = [entry.plan.kind for entry in compiled._table.values()]
+    assert len(kinds) == 2
+    assert kinds[0] == "dense" != kinds[1]
+    tracemalloc.start()
+    compiled(x)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2000 * 2000 * 8 / 2
 
 
 @pytest.mark.filterwarnings("ignore::tensorattn.NotationWarning")
@@ -165,3 +169,14 @@ def test_the_printed_loop_runs_by_itself():
     x = arrays(compiled.program)
     (y,) = space["formula"](*(x[name] for name in compiled.inputs))  # type: ignore[operator]
     np.testing.assert_allclose(y, ta.compile(FORMULAS[5])(x), atol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_a_row_without_keys_is_zero_whatever_its_sink(scale):
+    formula = "y^mu_n = softmax[nu : nu <= mu - 2; sink=s_mu](q^mu_i k^nu_i) v^nu_n"
+    rng = np.random.default_rng(0)
+    x = {name: rng.normal(size=(6, 3)) * scale for name in "qkv"}
+    x["s"] = np.array([np.nan, np.inf, -np.inf, 0.5, np.inf, np.nan])
+    y = ta.compile(formula, plan="streamed")(x)
+    assert (y[:2] == 0).all()
+    np.testing.assert_allclose(y, ta.compile(formula, plan="dense")(x))

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from math import inf
 
 from tensorattn.ir import Index
-from tensorattn.kernel import Apply, Arrange, Instruction, Literal, Operand, Register
+from tensorattn.kernel import Apply, Arrange, Instruction
 from tensorattn.lowering.rescaling import LOG2_E
+from tensorattn.parts import Literal, Operand, Register
 
 EXP = {"e": "exp", "2": "exp2"}
 
@@ -26,25 +27,31 @@ class Maker:
 
 
 def merge(
-    make: Maker, greatest: tuple[Register, Register], sums: list[tuple[Register, Register]], exp: str
+    make: Maker, greatest: tuple[Register, Register], sums: list[tuple[Register, Register]], exp: str, *, floored: bool
 ) -> tuple[list[Instruction], list[Register]]:
-    """(m₁, l₁, o₁) ⊕ (m₂, l₂, o₂) with m = m₁ ∨ m₂ and both sides rescaled; two empty sides stay empty."""
+    """(m₁, l₁, o₁) ⊕ (m₂, l₂, o₂) with m = m₁ ∨ m₂ and both sides rescaled; two empty sides stay empty.
+
+    `floored`: m₂ is no less than m₁, its floor, so that the second side has the unit m already.
+    """
     old, new = greatest
-    high, none = make("high", old.axes), make("none", old.axes, "bool")
-    shift, keep, add = make("shift", old.axes), make("keep", old.axes), make("add", old.axes)
-    steps: list[Instruction] = [
-        Apply(high, "maximum", (old, new)),
-        Apply(none, "equal", (high, Literal(-inf))),
-        Apply(shift, "select", (none, Literal(0.0), high)),
-    ]
-    for scale, side in ((keep, old), (add, new)):
-        difference = make("d" + scale.name, old.axes)
+    high, none, shift = make("high", old.axes), make("none", old.axes, "bool"), make("shift", old.axes)
+    steps: list[Instruction] = [] if floored else [Apply(high, "maximum", (old, new))]
+    high = new if floored else high
+    steps += [Apply(none, "equal", (high, Literal(-inf))), Apply(shift, "select", (none, Literal(0.0), high))]
+    scales = []
+    for name, side in (("keep", old),) if floored else (("keep", old), ("add", new)):
+        difference, scale = make(f"d{name}", old.axes), make(name, old.axes)
         steps += [Apply(difference, "subtract", (side, shift)), Apply(scale, exp, (difference,))]
+        scales.append(scale)
     merged = [high]
-    for number, (state, part) in enumerate(sums):
-        a, b, both = (make(f"{n}{number}", state.axes) for n in ("a", "b", "ab"))
-        steps += [Apply(a, "multiply", (state, keep)), Apply(b, "multiply", (part, add)), Apply(both, "add", (a, b))]
-        merged.append(both)
+    for number, pair in enumerate(sums):
+        sides = list(pair)
+        for side, scale in enumerate(scales):
+            scaled = make(f"{'ab'[side]}{number}", pair[0].axes)
+            steps.append(Apply(scaled, "multiply", (sides[side], scale)))
+            sides[side] = scaled
+        merged.append(make(f"ab{number}", pair[0].axes))
+        steps.append(Apply(merged[-1], "add", tuple(sides)))
     return steps, merged
 
 
@@ -58,7 +65,10 @@ def quotients(
     """The results: o / l, with the sink in l; a row with nothing admitted is 0."""
     greatest, total, sums = carried
     after: list[Instruction] = []
+    alone = None
     if sink is not None:
+        alone = make("alone", total.axes, "bool")  # with the sink, which may be NaN: the row is 0 all the same
+        after.append(Apply(alone, "equal", (total, Literal(0))))
         after += _with_sink(make, greatest, total, sums, sink, base)
         total, sums = after[-len(sums) - 1].out, [i.out for i in after[-len(sums) :]]  # type: ignore[union-attr]
     empty, safe = make("empty", total.axes, "bool"), make("safe", total.axes)
@@ -66,7 +76,12 @@ def quotients(
     after.append(Apply(safe, "select", (empty, Literal(1), total)))
     for result, part in zip(results, sums, strict=True):
         divided = make("y" + result.name, union(part.axes, total.axes))
-        after += [Apply(divided, "divide", (part, safe)), Arrange(result, divided)]
+        after.append(Apply(divided, "divide", (part, safe)))
+        if alone is not None:
+            chosen = make("c" + result.name, divided.axes)
+            after.append(Apply(chosen, "select", (alone, Literal(0.0), divided)))
+            divided = chosen
+        after.append(Arrange(result, divided))
     return after
 
 
@@ -78,6 +93,7 @@ def _with_sink(
     high, none, shift = make("hs", axes), make("ns", axes, "bool"), make("ss", axes)
     keep, more, kd, md = make("ks", axes), make("es", axes), make("kd", axes), make("md", axes)
     scaled, joined = make("ls", axes), make("lj", axes)
+    far, fd = make("fs", sink.axes if isinstance(sink, Register) else (), "bool"), make("fd", axes)
     exp, steps = EXP[base], []
     if base == "2":
         axes_of_sink = sink.axes if isinstance(sink, Register) else ()
@@ -90,7 +106,9 @@ def _with_sink(
         Apply(kd, "subtract", (greatest, shift)),
         Apply(keep, exp, (kd,)),
         Apply(md, "subtract", (sink, shift)),
-        Apply(more, exp, (md,)),
+        Apply(far, "equal", (sink, Literal(inf))),  # ∞ − ∞: the sink has everything
+        Apply(fd, "select", (far, Literal(0.0), md)),
+        Apply(more, exp, (fd,)),
         Apply(scaled, "multiply", (total, keep)),
         Apply(joined, "add", (scaled, more)),
     ]

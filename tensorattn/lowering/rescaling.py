@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from math import log
 
-from tensorattn.kernel import Apply, Arrange, Cast, Contract, Instruction, Literal, Register
-from tensorattn.lowering.liveness import makes
+from tensorattn.kernel import Apply, Arrange, Cast, Contract, IfFinite, Instruction
+from tensorattn.lowering.liveness import makes, without_dead
+from tensorattn.parts import Literal, Register
 
 LOG2_E = 1 / log(2)
 
@@ -54,14 +55,27 @@ class Scaling:
             case Arrange(source=source) | Cast(source=source) as made if source.dtype == register.dtype:
                 scaled = self._scaled(source)
                 return None if scaled is None else self._keep(replace(made, out=_named(register), source=scaled))
+            case IfFinite() as made:
+                return self._branched(made)
         return None
+
+    def _branched(self, made: IfFinite) -> Register | None:
+        """Both sides scaled: the fast one where that costs no pass, the safe one at its end."""
+        within = Scaling(made.fast, set(range(len(made.fast))), made.out, "2")
+        if within.base != "2":
+            return None
+        out, plain = within.score, replace(made.out, name=f"{made.out.name}raw")
+        fast = without_dead((*made.fast, *within.outside, *within.inside), (out,))
+        last = replace(made.safe[-1], out=plain)  # type: ignore[call-overload]
+        safe = (*made.safe[:-1], last, Apply(out, "multiply", (plain, Literal(LOG2_E))))
+        return self._keep(IfFinite(out, made.values, fast, safe))
 
     def _multiplied(self, register: Register) -> Register:
         scaled = Apply(_named(register), "multiply", (register, Literal(LOG2_E)))
         (self.inside if register.name in self.makers else self.outside).append(scaled)
         return scaled.out
 
-    def _keep(self, instruction: Contract | Apply | Arrange | Cast) -> Register:
+    def _keep(self, instruction: Contract | Apply | Arrange | Cast | IfFinite) -> Register:
         self.inside.append(instruction)
         return instruction.out
 

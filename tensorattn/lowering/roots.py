@@ -1,0 +1,73 @@
+"""Reductions over the axis of a loop: every tile gives a part, and parts combine as a commutative monoid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from tensorattn.ir import Index
+from tensorattn.kernel import Apply, Contract, Fold, Instruction, LogSumExp
+from tensorattn.lowering.liveness import reads
+from tensorattn.parts import Carry, Literal, Register
+
+MONOIDS = {
+    "sum": (0, "add"), "prod": (1, "multiply"), "max": (-inf, "maximum"), "min": (inf, "minimum"),
+    "any": (False, "or"), "all": (True, "and"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """What a loop carries for a reduction: the unit, and the function that combines two parts."""
+
+    unit: float
+    function: str
+
+
+def root(instruction: Instruction, axis: Index) -> Root | None:
+    """The monoid of a reduction over the axis; None where the instruction is none, or has no unit of its dtype."""
+    out = getattr(instruction, "out", None)
+    if out is None or axis in out.axes or not any(axis in r.axes for r in reads(instruction)):
+        return None
+    match instruction:
+        case Contract():
+            return Root(*MONOIDS["sum"])
+        case Fold(kind=kind) if out.dtype != "int64" or kind in ("sum", "prod"):
+            return Root(*MONOIDS[kind])
+        case LogSumExp():
+            return Root(-inf, "lse")
+    return None
+
+
+def carry(result: Register, part: Register, how: Root) -> tuple[Carry, list[Instruction], Register]:
+    """The state that becomes the result, the instructions that merge a part into it, and what they make."""
+
+    def make(name: str, dtype: str = result.dtype) -> Register:
+        return Register(f"{name}_{part.name}", result.axes, dtype)
+
+    merged = make("both")
+    state = Carry(result, how.unit, part)
+    if how.function != "lse":
+        return state, [Apply(merged, how.function, (result, part))], merged
+    high, size, far, shift = make("high"), make("size"), make("far", "bool"), make("shift")
+    steps: list[Instruction] = [
+        Apply(high, "maximum", (result, part)),
+        Apply(size, "abs", (high,)),
+        Apply(far, "equal", (size, Literal(inf))),
+        Apply(shift, "select", (far, Literal(0.0), high)),
+    ]
+    terms = []
+    for number, side in enumerate((result, part)):
+        less, term = make(f"less{number}"), make(f"term{number}")
+        steps += [Apply(less, "subtract", (side, shift)), Apply(term, "exp", (less,))]
+        terms.append(term)
+    total, none, safe, log, sum_ = make("total"), make("none", "bool"), make("safe"), make("log"), make("sum")
+    steps += [
+        Apply(total, "add", tuple(terms)),
+        Apply(none, "equal", (total, Literal(0))),
+        Apply(safe, "select", (none, Literal(1.0), total)),
+        Apply(log, "log", (safe,)),
+        Apply(sum_, "add", (log, shift)),
+        Apply(merged, "select", (none, Literal(-inf), sum_)),
+    ]
+    return state, steps, merged
