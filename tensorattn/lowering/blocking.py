@@ -1,0 +1,78 @@
+"""How many rows a block has where a predicate ties the rows to the barred axes: few enough that dead tiles are skipped.
+
+With causal or windowed predicates a block of rows reaches only a stretch of each barred axis (`narrowing`). Small
+blocks waste fewer entries, large ones have fewer rounds and better matrix products; the least total is taken, counted
+over the blocks at the sizes at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+
+from tensorattn.ir import Index
+from tensorattn.kernel import Normalised
+from tensorattn.lowering.flow import Flow
+from tensorattn.lowering.intervals import Constraint, constraints, interval
+from tensorattn.parts import Bound, Edge, TileRule
+from tensorattn.sizes import Size
+
+BLOCKS = (16, 32, 64, 128, 256, 512, 1024)
+ROUND = 1 << 15  # entries that can be weighed in the time that a round of the loop takes by itself
+ROWS = 24  # a matrix product of as many rows runs at half its speed
+WORTH = 1.25  # what it has to gain
+
+
+def blocked_rows(
+    flow: Flow, found: Normalised, free: Sequence[Index], shared: frozenset[Index]
+) -> tuple[Index, TileRule] | None:
+    """The free axis to cut into blocks and their length; None where no predicate makes that worth while."""
+    makers = {flow.out(n).name: i for n, i in enumerate(flow.body) if hasattr(i, "out")}
+    rules = constraints(found.where, makers)
+    tied = [i for i in free if any(i in dict(c.form.positions) for c in rules) and flow.length(i) > BLOCKS[0]]
+    if not tied:
+        return None
+    axis = max(tied, key=flow.length)
+    others = prod(flow.length(i) for i in free if i != axis and i not in shared)
+    prices = {b: _price(flow, rules, axis, found.indices, b, others) for b in BLOCKS if b < flow.length(axis)}
+    whole = _price(flow, rules, axis, found.indices, flow.length(axis), others)
+    best = min(prices, key=prices.__getitem__, default=None)
+    if best is None or prices[best] * WORTH > whole:
+        return None
+    return axis, TileRule(best, Size.of(1))
+
+
+def _price(
+    flow: Flow, rules: Iterable[Constraint], axis: Index, barred: Sequence[Index], block: int, others: int
+) -> float:
+    """Entries weighed, and the loop in their unit."""
+    cut = frozenset({axis})
+    bounds = [interval(rules, index, cut) for index in barred]
+    length, total = flow.length(axis), 0.0
+    for start in range(0, length, block):
+        rows = min(block, length - start)
+        edges = {axis: (start, start + rows - 1)}
+        sides = zip(barred, bounds, strict=True)
+        reach = prod(_reach(low, high, flow.length(index), edges, flow.sizes) for index, (low, high) in sides)
+        total += (rows + ROWS / others) * others * reach + ROUND
+    return total
+
+
+def _reach(
+    low: Iterable[Bound], high: Iterable[Bound], size: int, edges: Mapping[Index, tuple[int, int]],
+    sizes: Mapping[str, int],
+) -> int:  # fmt: skip
+    """How many positions lie between the bounds."""
+    least = max([0, *(-v for b in low if (v := _value(b, edges, sizes)) is not None)])
+    most = min([size - 1, *(v for b in high if (v := _value(b, edges, sizes)) is not None)])
+    return max(most - least + 1, 0)
+
+
+def _value(bound: Bound, edges: Mapping[Index, tuple[int, int]], sizes: Mapping[str, int]) -> int | None:
+    """The floor of a bound; None where it depends on a number that only a call knows."""
+    total = bound.constant.value({name: sizes.get(name, 1) for name in bound.constant.symbols})
+    for coefficient, what in bound.terms:
+        if not isinstance(what, Edge):
+            return None
+        total += coefficient * edges[what.axis][what.last]
+    return total // bound.divisor
