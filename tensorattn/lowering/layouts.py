@@ -1,0 +1,91 @@
+"""Kernel → kernel: the axes of products made in a loop in the order in which the operands lie in memory.
+
+A product without a sum, `v^nu_n w^rho_n`, may have its axes in any order, as every reader takes them by index. It is
+fastest where the last axis of the operands stays last; what reads it as a matrix needs only that the axes of a group
+stay neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from tensorattn.ir import Index
+from tensorattn.kernel import Apply, Contract, Fold, IfFinite, Instruction, Kernel, Stream
+from tensorattn.lowering.liveness import reads
+from tensorattn.lowering.unifying import renamed
+from tensorattn.parts import Register
+
+
+def laid_out(kernel: Kernel) -> Kernel:
+    """The kernel with the products in its loops in good order."""
+    return replace(kernel, body=tuple(_ordered(i) if isinstance(i, Stream) else i for i in kernel.body))
+
+
+def _ordered(stream: Stream) -> Stream:
+    body = tuple(_ordered(i) if isinstance(i, Stream) else i for i in stream.body)
+    kept = {r.name for r in (*stream.merged, *(p.part for p in (*stream.carry, *stream.stacked)))}
+    while True:
+        for instruction in body:
+            better = _better(instruction, (*body, *stream.merge))
+            if better is not None and better.name not in kept:
+                stream = replace(stream, merge=renamed(stream.merge, {better.name: better}))
+                body = renamed(body, {better.name: better})
+                break
+        else:
+            return replace(stream, body=body)
+
+
+def _better(made: Instruction, body: Sequence[Instruction]) -> Register | None:
+    """The result of a product with its axes in better order; None where they are as they should be, or must be."""
+    match made:
+        case Contract(out=out, a=a, b=b):
+            operands = [a, b]
+        case Apply(function="multiply", out=out, arguments=arguments):
+            operands = [r for r in arguments if isinstance(r, Register)]
+        case _:
+            return None
+    if set(out.axes) != {i for r in operands for i in r.axes}:
+        return None
+    order = merged([r.axes for r in operands], out.axes)
+    readers = [i for i in body if out in reads(i)]
+    if order is None or order == out.axes or not all(_takes(i, out, order) for i in readers):
+        return None
+    return replace(out, axes=order)
+
+
+def merged(orders: Sequence[Sequence[Index]], wanted: Sequence[Index]) -> tuple[Index, ...] | None:
+    """All of `wanted` in an order that keeps the others, else as wanted; None where they disagree."""
+    before: dict[Index, set[Index]] = {index: set() for index in wanted}
+    for axes in orders:
+        for first, second in pairwise(axes):
+            before[second].add(first)
+    order: list[Index] = []
+    while len(order) < len(wanted):
+        ready = [i for i in wanted if i not in order and before[i] <= set(order)]
+        if not ready:
+            return None
+        order.append(ready[0])
+    return tuple(order)
+
+
+def _takes(reader: Instruction, register: Register, order: Sequence[Index]) -> bool:
+    """Whether the reader takes the register by index, and in this order without a copy."""
+    match reader:
+        case Contract(out=out, a=a, b=b):
+            other = b if a == register else a
+            inner = [i for i in order if i not in out.axes]
+            outer = [i for i in order if i in out.axes and i not in other.axes]
+            same = inner == [i for i in register.axes if i in inner]
+            return same and _neighbours(inner, order) and _neighbours(outer, order)
+        case IfFinite(fast=fast, safe=safe):
+            return all(_takes(i, register, order) for side in (fast, safe) for i in side if register in reads(i))
+        case Apply() | Fold():
+            return True
+    return False
+
+
+def _neighbours(group: Sequence[Index], axes: Sequence[Index]) -> bool:
+    places = [axes.index(index) for index in group]
+    return all(q == p + 1 for p, q in pairwise(places))

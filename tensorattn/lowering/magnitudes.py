@@ -1,0 +1,133 @@
+"""Bounds on what a loop makes, as expressions in norms of what lies outside it.
+
+A bound that is finite proves that every entry it speaks of is finite, and every entry of what it was made from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
+
+from tensorattn.ir import Index
+from tensorattn.kernel import Apply, Arrange, Cast, Contract, Fold, Instruction, Slice
+from tensorattn.lowering.liveness import makes
+from tensorattn.parts import Ceiling, Limiting, Literal, Norm, Operand, Register, Root
+from tensorattn.sizes import Size
+
+SAME = frozenset("negate abs relu".split())
+AT_MOST_ONE = frozenset("tanh sigmoid sin cos".split())
+Axes = frozenset[Index]
+ONE = Literal(1)
+
+
+class Magnitudes:
+    """Bounds for the registers of a loop body, which reads the `states` and holds the bounds of its `weights` already.
+
+    `whole`: the axes of what is too large to be looked at. `seen`: the registers that bounds were asked for.
+    """
+
+    def __init__(
+        self, body: Sequence[Instruction], states: Iterable[str], weights: Mapping[str, float], whole: Axes
+    ) -> None:
+        self.makers = {r.name: i for i in body for r in makes(i)}
+        self.states, self.weights, self.whole = frozenset(states), weights, whole
+        self.seen: set[str] = set()
+        self.known: dict[tuple[str, Axes], Limiting | None] = {}
+
+    def norm(self, operand: Operand, over: Axes = frozenset()) -> Limiting | None:
+        """A bound on the Euclidean norm over these axes, for each place along the others; over none: on |entries|.
+
+        An axis that the operand lacks counts as broadcast. None where no bound is known.
+        """
+        if isinstance(operand, Literal):
+            return _product(_absolute(operand), _root(over))
+        held = over & {*operand.axes}
+        key = (operand.name, held)
+        if key not in self.known:
+            self.known[key] = self._found(operand, held)
+        self.seen.add(operand.name)
+        return _product(self.known[key], _root(over - held))
+
+    def _found(self, register: Register, over: Axes) -> Limiting | None:
+        if register.dtype == "bool" or register.name in self.states:
+            return None
+        if register.name in self.weights:
+            return _product(Literal(self.weights[register.name]), _root(over))
+        if register.name not in self.makers:
+            axes = tuple(i for i in register.axes if i in over)
+            return None if self.whole <= {*register.axes} else Norm(register, axes)
+        match self.makers[register.name]:
+            case Slice(source=source) | Arrange(source=source):
+                return self.norm(source, over)
+            case Cast(out=out, source=source):
+                return None if (source.dtype, out.dtype) == ("float64", "float32") else self.norm(source, over)
+            case Contract(a=a, b=b):
+                return self._contracted(a, b, over, frozenset({*a.axes, *b.axes} - {*register.axes}))
+            case Fold(kind="sum", source=source):
+                gone = frozenset({*source.axes} - {*register.axes})
+                return _product(self.norm(source, over | gone), _root(gone))
+            case Apply() as made:
+                return self._applied(made, over)
+        return None
+
+    def _contracted(self, a: Operand, b: Operand, over: Axes, gone: Axes) -> Limiting | None:
+        """‖Σ a·b‖ ≤ ‖a‖ ‖b‖, over `over` and `gone`: what both have of `over` alone counts on either side."""
+        shared = over & _axes(a) & _axes(b)
+        own = [(over - (_axes(y) - _axes(x))) | gone for x, y in ((a, b), (b, a))]
+        first = _product(self.norm(a, own[0]), self.norm(b, own[1] - shared))
+        return _least(first, _product(self.norm(a, own[0] - shared), self.norm(b, own[1]))) if shared else first
+
+    def _applied(self, made: Apply, over: Axes) -> Limiting | None:
+        function, arguments = made.function, made.arguments
+        if function == "multiply" and len(arguments) == 2:
+            return self._contracted(*arguments, over, frozenset())
+        if function == "divide" and isinstance(below := arguments[1], Literal):
+            return _product(self.norm(arguments[0], over), _inverse(below))
+        if function in SAME and len(arguments) == 1:
+            return self.norm(arguments[0], over)
+        if function in AT_MOST_ONE:
+            inner = _product(self.norm(arguments[0]), Literal(0))  # NaN unless what is inside is finite
+            return None if inner is None else _product(Ceiling("sum", (inner, ONE)), _root(over))
+        terms = {"add": arguments, "subtract": arguments, "select": arguments[1:]}.get(function)
+        if terms is None or (isinstance(arguments[0], Literal) and function == "select"):
+            return None
+        bounds = tuple(self.norm(term, over) for term in terms)
+        return None if None in bounds else Ceiling("sum", bounds)  # type: ignore[arg-type]
+
+
+def _axes(operand: Operand) -> Axes:
+    return frozenset(operand.axes) if isinstance(operand, Register) else frozenset()
+
+
+def _product(first: Limiting | None, second: Limiting | None) -> Limiting | None:
+    if first is None or second is None:
+        return None
+    factors = [f for x in (first, second) for f in (x.of if isinstance(x, Ceiling) and x.kind == "product" else (x,))]
+    left = tuple(f for f in factors if f != ONE)
+    return left[0] if len(left) == 1 else Ceiling("product", left) if left else ONE
+
+
+def _least(first: Limiting | None, second: Limiting | None) -> Limiting | None:
+    return first or second if first is None or second is None else Ceiling("least", (first, second))
+
+
+def _root(axes: Iterable[Index]) -> Literal:
+    """√(the number of entries over the axes)."""
+    names = sorted(i.name for i in axes)
+    return Literal(Root(Size.product(names))) if names else ONE
+
+
+def _inverse(literal: Literal) -> Limiting | None:
+    """The magnitude of one over a number or a size."""
+    value = literal.value
+    if isinstance(value, (Size, Root)):
+        return Ceiling("inverse", (literal,))
+    return Literal(abs(1 / value)) if value and isfinite(value) else None
+
+
+def _absolute(literal: Literal) -> Literal | None:
+    """The magnitude of a number; None of what is no finite number."""
+    value = literal.value
+    if isinstance(value, (Size, Root)):
+        return literal if isinstance(value, Root) else None
+    return Literal(abs(value)) if isfinite(value) else None

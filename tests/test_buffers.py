@@ -1,0 +1,105 @@
+"""Where a loop keeps what it makes: never where something that is read later lies."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tensorattn.ir import Index
+from tensorattn.kernel import Apply, Arrange, Contract, Fold, Slice, Stream
+from tensorattn.lowering.buffers import Room, places
+from tensorattn.parts import Carry, Literal
+from tensorattn.sizes import Size
+from tests.kernels import BOTH, call, kernel, register
+
+
+def stream(body, carry, merge, merged, tile=2):
+    return Stream(Index("t"), Size.of("t"), tile, tuple(body), tuple(carry), tuple(merge), tuple(merged))
+
+
+X, STATE = register("x", "i j t"), register("state", "i j")
+CUT, WIDE, PART = register("cut", "i j t"), register("wide", "i j t"), register("part", "i j")
+ONES = register("ones", "t")
+TWICE, SUM = register("twice", "i j"), register("sum", "i j")
+
+
+def cut(body):
+    return (Slice(CUT, X, Index("t")), Slice(register("some", "t"), ONES, Index("t")), *body)
+
+
+SUMMED = (Apply(WIDE, "tanh", (CUT,)), Contract(PART, WIDE, register("some", "t")))
+
+
+def test_steps_share_memory():
+    over = register("over", "i j t")
+    loop = stream(
+        cut((Apply(WIDE, "tanh", (CUT,)), Apply(over, "multiply", (WIDE, Literal(2))),
+             Contract(PART, over, register("some", "t")))),
+        (Carry(STATE, 0, PART),), (Apply(SUM, "add", (STATE, PART)),), (SUM,),
+    )  # fmt: skip
+    found = places(loop)
+    assert isinstance(found.of["wide"], Room)
+    assert found.of["over"] == WIDE
+    assert found.of["sum"] == STATE
+    assert isinstance(found.of["part"], Room)
+    assert len(found.rooms) == 2
+
+
+def test_an_input_is_never_written_over():
+    found = places(stream(cut(SUMMED), (Carry(STATE, 0, PART),), (Apply(SUM, "add", (STATE, PART)),), (SUM,)))
+    assert isinstance(found.of["wide"], Room)
+
+
+def test_what_is_read_again_is_kept():
+    over, both = register("over", "i j t"), register("both", "i j t")
+    body = (Apply(WIDE, "tanh", (CUT,)), Apply(over, "exp", (WIDE,)), Apply(both, "add", (over, WIDE)),
+            Contract(PART, both, register("some", "t")))  # fmt: skip
+    found = places(stream(cut(body), (Carry(STATE, 0, PART),), (Apply(SUM, "add", (STATE, PART)),), (SUM,)))
+    assert found.of["over"] != WIDE
+    assert found.of["over"] != found.of["wide"]
+    assert found.of["both"] in (WIDE, over)
+
+
+def test_a_view_keeps_what_it_views():
+    turned, over, both = register("turned", "t i j"), register("over", "i j t"), register("both", "i j t")
+    body = (Apply(WIDE, "tanh", (CUT,)), Arrange(turned, WIDE), Apply(over, "exp", (WIDE,)),
+            Apply(both, "add", (over, turned)), Contract(PART, both, register("some", "t")))  # fmt: skip
+    found = places(stream(cut(body), (Carry(STATE, 0, PART),), (Apply(SUM, "add", (STATE, PART)),), (SUM,)))
+    assert found.of["over"] != WIDE
+
+
+def test_what_is_broadcast_is_not_written_over():
+    narrow, broad, over = register("narrow", "i t"), register("broad", "i j t"), register("over", "i j t")
+    body = (Fold(narrow, "max", CUT), Arrange(broad, narrow), Apply(over, "exp", (broad,)),
+            Contract(PART, over, register("some", "t")))  # fmt: skip
+    found = places(stream(cut(body), (Carry(STATE, 0, PART),), (Apply(SUM, "add", (STATE, PART)),), (SUM,)))
+    assert isinstance(found.of["over"], Room)
+
+
+def test_what_is_carried_on_lies_in_no_room():
+    found = places(
+        stream(cut(SUMMED), (Carry(STATE, 0, PART),), (Apply(TWICE, "multiply", (PART, Literal(2))),), (TWICE,))
+    )
+    assert "twice" not in found.of
+    found = places(stream(cut(SUMMED), (Carry(STATE, 0, PART),), (), (PART,)))
+    assert "part" not in found.of
+
+
+def test_states_that_became_one_array_are_not_written_over():
+    other, last = register("other", "i j"), register("last", "i j")
+    carry = (Carry(STATE, 0, PART), Carry(other, 0, PART))
+    merge = (Apply(SUM, "add", (STATE, PART)), Apply(last, "add", (SUM, other)))
+    assert places(stream(cut(SUMMED), carry, merge, (SUM, last))).of["sum"] == STATE
+    assert "sum" not in places(stream(cut(SUMMED), carry, merge, (SUM, SUM))).of
+
+
+@BOTH
+def test_the_loop_runs(library):
+    inputs = {"x": ("i j t", "float64"), "ones": ("t", "float64")}
+    x, ones = np.random.default_rng(0).normal(size=(2, 3, 5)), np.ones(5)
+    for merge, expected in (
+        (Apply(SUM, "add", (STATE, PART)), np.tanh(x).sum(-1)),
+        (Apply(SUM, "multiply", (PART, Literal(2))), 2 * np.tanh(x)[..., 4]),
+    ):
+        loop = stream(cut(SUMMED), (Carry(STATE, 0, PART),), (merge,), (SUM,))
+        (found,) = call(library, kernel(inputs, (loop,), (STATE,)), x, ones)
+        np.testing.assert_allclose(found, expected)
