@@ -1,0 +1,259 @@
+"""Two-index attention that generated torch code calls: torch's own kernels, and plain torch where those do not serve.
+
+`attend(q, k, v, scale)` with q (batch…, L, E), k (batch…, S, E), v (batch…, S, V); `bias` (added) and `where` (what is
+admitted) are (batch…, L, S). Batch dimensions of size 1, and L and S of `bias` and `where`, are broadcast. A row with
+nothing admitted is 0, its log-sum-exp −∞. What is not finite gives what plain torch gives: the fused kernel's answer is
+looked at, and where it is not finite it is not used, for its exp need not keep NaN.
+"""
+
+import math
+
+import torch
+
+from tensorattn.backends.limits import MOST_SCORES
+from tensorattn.backends.torch.functions import log_sum_exp
+from tensorattn.backends.torch.weights import softmax
+
+Scale = float | tuple[float, float]
+
+
+def attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: Scale,
+    bias: torch.Tensor | None = None,
+    where: torch.Tensor | None = None,
+    causal: bool = False,
+    lse: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """softmax(scale · q·k + bias) · v over the admitted keys; with `lse` also log Σ exp of the admitted scores."""
+    if isinstance(scale, tuple):  # the divisor is 0 only where E is 0, and every score with it
+        scale = scale[0] / scale[1] if scale[1] else 1.0
+    operands = [q, k, v] if bias is None else [q, k, v, bias]
+    found = None
+    if _is_fusible(operands, where, lse):
+        fused = _on_cpu if q.device.type == "cpu" else _on_device
+        found = fused(q, k, v, scale, bias, where, causal, lse)
+    if found is None:
+        found = _in_blocks(q, k, v, scale, bias, where, causal, lse)
+    return found if lse else found[0]
+
+
+def _is_fusible(operands: list[torch.Tensor], where: torch.Tensor | None, lse: bool) -> bool:
+    """Whether a fused kernel may run: on plain tensors that are not empty (it crashes), with the derivatives it has."""
+    shown = [*operands, where] if where is not None else operands
+    if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None:
+        return False
+    if any(type(x) is not torch.Tensor and type(x) is not torch.nn.Parameter for x in shown):
+        return False
+    if any(x.numel() == 0 for x in shown) or operands[0].dtype not in (torch.float32, torch.float64):
+        return False
+    if torch.autograd.forward_ad._current_level >= 0:
+        return False
+    if not torch.is_grad_enabled():
+        return True
+    return not any(x.requires_grad for x in (operands if lse else operands[3:]))  # no gradient of bias and of L
+
+
+# Fused on the CPU -------------------------------------------------------------------------------------------------
+
+
+def _on_cpu(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float,
+    bias: torch.Tensor | None,
+    where: torch.Tensor | None,
+    causal: bool,
+    lse: bool,
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """torch's flash kernel; None where its answer is not to be trusted."""
+    batch = torch.broadcast_shapes(*(x.shape[:-2] for x in (q, k, v, bias, where) if x is not None))
+    rows, width = q.shape[-2], v.shape[-1]
+    mask = _mask(q, bias, where)
+    q, k, v, mask = _four_dimensional(batch, q, k, v, mask)
+    q, k, v = _of_one_width(q, k, v)
+    recorded = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+    out, total = (Flash.apply if recorded else _flash)(q, k, v, mask, causal, scale)
+    if not (total.amax() < math.inf and math.isfinite(out.detach().sum())):
+        return None
+    if lse:
+        zero = total == 0  # what the kernel gives for a row of −∞, too
+        if zero.any():
+            dead = None if mask is None else (mask == -math.inf).all(-1).expand(total.shape)
+            doubtful = zero & (out == 0).all(-1)
+            if (doubtful if dead is None else doubtful & ~dead).any():
+                return None
+            total = total if dead is None else total.masked_fill(dead, -math.inf)
+    return out[..., :width].reshape(*batch, rows, width), total.reshape(*batch, rows)
+
+
+def _mask(q: torch.Tensor, bias: torch.Tensor | None, where: torch.Tensor | None) -> torch.Tensor | None:
+    """What is added to the scores: the bias, and −∞ where nothing is admitted."""
+    if where is None:
+        return bias
+    if bias is None:
+        return torch.zeros(where.shape, dtype=q.dtype, device=q.device).masked_fill_(~where, -math.inf)
+    return torch.where(where, bias, -math.inf)
+
+
+def _flash(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, causal: bool, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    return flash(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
+
+
+class Flash(torch.autograd.Function):
+    """The flash kernel with its own backward, and a backward in plain torch where that is differentiated again."""
+
+    @staticmethod
+    def forward(
+        ctx: torch.autograd.function.FunctionCtx,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        mask: torch.Tensor | None,
+        causal: bool,
+        scale: float,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        out, total = _flash(q, k, v, mask, causal, scale)
+        ctx.save_for_backward(q, k, v, mask, out, total)
+        ctx.how = causal, scale
+        ctx.mark_non_differentiable(total)
+        return out, total
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, grad: torch.Tensor, _: torch.Tensor) -> tuple:
+        q, k, v, mask, out, total = ctx.saved_tensors
+        causal, scale = ctx.how
+        if torch.is_grad_enabled():
+            again = [x if x.requires_grad else x.detach().requires_grad_() for x in (q, k, v)]
+            plain = _plain(*again, scale, mask, None, causal, False)[0]
+            grads = torch.autograd.grad(plain, again, grad, create_graph=True)
+        else:
+            flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+            grads = flash(grad.contiguous(), q, k, v, out, total, 0.0, causal, attn_mask=mask, scale=scale)
+        return *grads, None, None, None
+
+
+def _of_one_width(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> list[torch.Tensor]:
+    """Zeros fill the narrower side, for the kernel knows one width; it reads neighbours along the last dimension."""
+    width = max(q.shape[-1], v.shape[-1])
+    padded = [x if x.shape[-1] == width else torch.nn.functional.pad(x, (0, width - x.shape[-1])) for x in (q, k, v)]
+    return [x if x.stride(-1) == 1 else x.contiguous() for x in padded]
+
+
+def _four_dimensional(
+    batch: torch.Size, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """The operands with two batch dimensions, of full size but for those of the mask, which the kernel broadcasts."""
+    cut = max(len(batch) - 1, 0)
+    if len(batch) > 2:  # where fewest operands have to be repeated
+        cut = min(range(1, len(batch)), key=lambda n: sum(not _fits(x, n) for x in (q, k, v, mask) if x is not None))
+    full = math.prod(batch[:cut]), math.prod(batch[cut:])
+    q, k, v = (_two_batches(x, batch, cut).expand(*full, *x.shape[-2:]) for x in (q, k, v))
+    return q, k, v, None if mask is None else _two_batches(mask, batch, cut)
+
+
+def _two_batches(x: torch.Tensor, batch: torch.Size, cut: int) -> torch.Tensor:
+    """The batch dimensions before and after the cut as one each, which stays of size 1 where all of them are."""
+    pairs = (x.shape[:cut], batch[:cut]), (x.shape[cut:-2], batch[cut:])
+    before, after = (own if _is_one(own) else whole for own, whole in pairs)
+    wide = x.expand(*before, *after, *x.shape[-2:])
+    return wide.reshape(math.prod(before), math.prod(after), *x.shape[-2:])
+
+
+def _is_one(sizes: torch.Size) -> bool:
+    return all(size == 1 for size in sizes)
+
+
+def _fits(x: torch.Tensor, cut: int) -> bool:
+    """Whether the batch dimensions before and after the cut are all there or all broadcast."""
+    return all(_is_one(part) or 1 not in part for part in (x.shape[:cut], x.shape[cut:-2]))
+
+
+# Fused elsewhere --------------------------------------------------------------------------------------------------
+
+
+def _on_device(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float,
+    bias: torch.Tensor | None,
+    where: torch.Tensor | None,
+    causal: bool,
+    lse: bool,
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """torch chooses the kernel; nothing is looked at, so that the device never waits. None where L is asked for."""
+    if lse:
+        return None
+    if causal and (bias is not None or where is not None):
+        below = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+        where, causal = below if where is None else where & below, False
+    mask = _mask(q, bias, where)
+    batch = torch.broadcast_shapes(*(x.shape[:-2] for x in (q, k, v, mask) if x is not None))
+    q, k, v, four = _four_dimensional(batch, q, k, v, mask)
+    attention = torch.nn.functional.scaled_dot_product_attention
+    out = attention(q, k, v, attn_mask=four, is_causal=causal, scale=scale)
+    out = out.reshape(*batch, *out.shape[-2:])
+    if mask is not None:
+        out = out.masked_fill((mask == -math.inf).all(-1, keepdim=True), 0)
+    return out, out
+
+
+# Plain ------------------------------------------------------------------------------------------------------------
+
+
+def _plain(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float,
+    bias: torch.Tensor | None,
+    where: torch.Tensor | None,
+    causal: bool,
+    lse: bool,
+    first: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same in plain torch, with every derivative; `first`: the position of the first row."""
+    score = (q * scale) @ k.transpose(-1, -2)
+    score = score if bias is None else score + bias
+    if causal:
+        positions = torch.arange(score.shape[-1], device=q.device)
+        below = positions <= torch.arange(first, first + score.shape[-2], device=q.device)[:, None]
+        where = below if where is None else where & below
+    if where is not None:
+        where = where.expand(torch.broadcast_shapes(where.shape, score.shape))
+        score = score.expand(where.shape)
+    out = softmax(score, (score.dim() - 1,), where) @ v
+    return out, (log_sum_exp(score, (score.dim() - 1,), where).expand(out.shape[:-1]) if lse else out)
+
+
+def _in_blocks(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float,
+    bias: torch.Tensor | None,
+    where: torch.Tensor | None,
+    causal: bool,
+    lse: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The plain way in blocks of rows, so that it holds few scores; in one where a gradient or a trace is recorded."""
+    operands = [x for x in (q, k, v, bias) if x is not None]
+    recorded = torch.is_grad_enabled() and any(x.requires_grad for x in operands)
+    batch = torch.broadcast_shapes(*(x.shape[:-2] for x in (q, k, v, bias, where) if x is not None))
+    rows, most = q.shape[-2], MOST_SCORES // max(math.prod(batch) * k.shape[-2], 1)
+    if rows <= most or recorded or torch.compiler.is_compiling():
+        return _plain(q, k, v, scale, bias, where, causal, lse)
+    parts = []
+    for start in range(0, rows, max(most, 1)):
+        stop = start + max(most, 1)
+        masks = [x if x is None or x.shape[-2] == 1 else x[..., start:stop, :] for x in (bias, where)]
+        parts.append(_plain(q[..., start:stop, :], k, v, scale, *masks, causal, lse, start))
+    out = torch.cat([part[0] for part in parts], dim=-2)
+    return out, (torch.cat([part[1] for part in parts], dim=-1) if lse else out)

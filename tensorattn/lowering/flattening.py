@@ -1,0 +1,256 @@
+"""Kernel → kernel: a softmax that is attention in all but its number of indices is handed to a kernel made for that.
+
+The barred group becomes one key axis (`lowering/attention.py` says when). Where the keys and values have to be built
+and are large, they are built in chunks along one barred index: the attention of a chunk gives o and L = log Σ exp, and
+(L, 1, o) is an element of the monoid (m, l, o) that a streamed softmax carries, so that any chunks merge exactly.
+Below a predicate the operands are tested for finiteness first; where one is not finite, the dense instructions run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import inf
+
+from tensorattn.ir import Index
+from tensorattn.kernel import Apply, Arrange, Attend, Cast, Fill, IfFinite, Instruction, Kernel, Normalised, Stream
+from tensorattn.lowering.attention import Attention, attention, split_scales
+from tensorattn.lowering.copying import Copier
+from tensorattn.lowering.liveness import makes, outside_reads, reads, without_dead
+from tensorattn.lowering.looping import RefusalError
+from tensorattn.lowering.merging import EXP, Maker, merge, quotients
+from tensorattn.lowering.multilinear import Factor, Product, Reader, Term, plain_side
+from tensorattn.lowering.sides import Sides
+from tensorattn.parts import Carry, Literal, Register, TileRule
+from tensorattn.sizes import Size
+
+MOST_BUILT = 1 << 20  # entries of keys, values and masks that are built whole: 4 MB of float32
+CHUNK_ENTRIES = 1 << 19  # of keys or values in a chunk: 2 MB of float32, which stays in cache. Measured.
+MASK_ENTRIES = 1 << 20  # of a mask in a chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Flattened:
+    """The kernel with what is flattened: how many softmaxes, and why others are not."""
+
+    kernel: Kernel
+    count: int
+    refused: tuple[str, ...]
+
+
+def flattened(
+    kernel: Kernel,
+    sizes: Mapping[str, int],
+    chunks: bool = True,
+    *,
+    only: frozenset[str] | None = None,
+    chunk_entries: int | None = None,
+) -> Flattened:
+    """Every softmax that admits it as attention with one key axis; `chunks`: in chunks where that saves memory.
+
+    `only`: the softmaxes of these statements. `chunk_entries`: what a chunk may hold (default: what is fastest).
+    """
+    refused: list[str] = []
+    done: set[str] = set()
+    count = 0
+    while True:
+        normalisers = (i for i in plain_side(kernel.body) if isinstance(i, Normalised) and i.out.name not in done)
+        found = next((i for i in normalisers if only is None or i.origin in only), None)
+        if found is None:
+            return Flattened(kernel, count, tuple(refused))
+        done.add(found.out.name)
+        try:
+            flat = _Flat(kernel, attention(kernel, found, sizes), sizes, chunk_entries)
+        except RefusalError as refusal:
+            refused.append(refusal.reason)
+            continue
+        large = flat.built.value(sizes) > flat.at_most(MOST_BUILT)
+        kernel = replace(kernel, body=flat.body(chunks and large and not flat.found.causal))
+        count += 1
+
+
+class _Flat:
+    """One softmax in its kernel, as attention."""
+
+    def __init__(
+        self, kernel: Kernel, found: Attention, sizes: Mapping[str, int], chunk_entries: int | None = None
+    ) -> None:
+        self.kernel, self.found, self.sizes, self.chunk_entries = kernel, found, sizes, chunk_entries
+        self.weights = found.normalised
+        self.reader = Reader(kernel.body)
+        self.sides = Sides(f"s{self.weights.out.name}", self.weights.score.dtype, sizes)
+        self.make = Maker(self.weights.out.name, self.weights.score.dtype)
+        scale, rest = split_scales(found.scales, found.bond)
+        f, sides = found, self.sides
+        query = sides.built("q", f.query, (*f.has(f.query), *f.rows, *f.bond))
+        query = sides.scaled("q", query, rest)
+        key = sides.built("k", f.key, (*f.has(f.key), *f.group, *f.bond))
+        value = sides.built("v", f.value, (*f.has(f.value), *f.group, *f.values))
+        self.tested = {r for r in outside_reads(tuple(sides.steps)) if r.dtype.startswith("float")}
+        self.tested |= {r for r in (query, key, value) if r.name not in {i.out.name for i in sides.steps}}  # type: ignore[union-attr]
+        self.tested |= {r for r in outside_reads(f.tail) if r != f.result}
+        where = None if f.causal else self.weights.where
+        self.attend = Attend(
+            self.make("y", (*f.batch, *f.rows, *f.values)), query, key, value, self._bias(), where,
+            f.batch, f.rows, f.bond, f.group, f.values, scale, f.causal,
+        )  # fmt: skip
+        self.built = self._built()
+
+    def at_most(self, entries: int) -> int:
+        """This many entries, or fewer where a chunk may hold no more."""
+        return entries if self.chunk_entries is None else min(entries, self.chunk_entries)
+
+    def _bias(self) -> Register | None:
+        """The sum of the biases, the smaller ones first."""
+        terms = sorted(self.found.biases, key=lambda t: len(t.factor.axes) if t.factor is not None else 0)
+        total: Register | None = None
+        for term in terms:
+            part = self._term(term)
+            if total is None:
+                total = part
+                continue
+            axes = [i for i in self.weights.score.axes if i in {*total.axes, *part.axes}]
+            total = self.sides.emit(Apply(self.sides.register("b", axes), "add", (total, part)))
+        return total
+
+    def _term(self, term: Term) -> Register:
+        sides = self.sides
+        if term.factor is None:
+            one = sides.emit(Fill(sides.register("b", ()), 1.0))
+            return sides.scaled("b", one, term.scales)
+        found = self.reader.product(term.factor, set(self.weights.score.axes)) if term.scales else Product()
+        if len(found.factors) > 1 and all(f.register.dtype == sides.dtype for f in found.factors):
+            return self._scaled_product(term, found)
+        register = sides.named("b", term.factor)
+        if register.dtype != sides.dtype:
+            register = sides.emit(Cast(sides.register("b", register.axes), register))
+        return sides.scaled("b", register, term.scales)
+
+    def _scaled_product(self, term: Term, found: Product) -> Register:
+        """A bias that is a product: made from its factors, so that the smallest of them is scaled and not the whole."""
+        first, *rest = sorted(found.factors, key=lambda f: len(f.axes))
+        self.tested |= {f.register for f in found.factors}
+        small = self.sides.named("b", first)
+        small = self.sides.scaled("b", small, (*found.scales, *term.scales))
+        return self.sides.built("b", [Factor(small, first.axes), *rest], term.factor.axes)
+
+    def _built(self) -> Size:
+        """The entries of keys, values and masks over rows and keys that are no inputs as they are."""
+        made = {i.out.name for i in self.sides.steps}  # type: ignore[union-attr]
+        whole = [r for r in (self.attend.key, self.attend.value) if r.name in made]
+        masks = [r for r in (self.attend.bias, self.attend.where) if r is not None]
+        loads = {r.name for i in self.kernel.body if not isinstance(i, (Apply, IfFinite, Cast)) for r in makes(i)}
+        rows = {*self.found.rows}
+        whole += [r for r in masks if r.name not in loads and rows & {*r.axes}]
+        return sum((_entries(r.axes) for r in whole), Size())
+
+    # the new body ------------------------------------------------------------------------------------------------
+
+    def body(self, chunked: bool) -> tuple[Instruction, ...]:
+        """The kernel's body with the result made by attention, and without what only the weights needed."""
+        body, last = self.kernel.body, self.found.last
+        copier = Copier(body, last, f"c_{self.weights.out.name}")
+        steps = self._chunks(copier) if chunked else self._whole(copier)
+        fast = (*copier.before, *steps)
+        guarded = self.weights.where is not None or any(
+            isinstance(i, IfFinite) and makes(i)[0].name in self._needed() for i in body[: last + 1]
+        )
+        kept = tuple(o.register for o in self.kernel.outputs)
+        if not guarded:
+            return without_dead((*body[:last], *fast, *body[last + 1 :]), kept)
+        values = tuple(sorted(self._tested(copier), key=lambda r: r.name))
+        safe = self._exclusive({*outside_reads(fast), *values})
+        moved = tuple(body[n] for n in safe)
+        branch = IfFinite(makes(body[last])[0], values, fast, (*moved, body[last]))
+        rest = (*(i for n, i in enumerate(body[:last]) if n not in safe), branch, *body[last + 1 :])
+        return without_dead(rest, kept)
+
+    def _needed(self) -> set[str]:
+        """The registers that the result is made of, through all sides of branches."""
+        needed = {r.name for i in self.kernel.body[self.found.last :][:1] for r in (*reads(i), *makes(i))}
+        for instruction in reversed(self.kernel.body[: self.found.last]):
+            if needed & {r.name for r in makes(instruction)}:
+                needed |= {r.name for r in reads(instruction)}
+        return needed
+
+    def _tested(self, copier: Copier) -> set[Register]:
+        """What has to be finite for the fast side: the registers at hand that query, key and value are made of."""
+        return {r for register in self.tested for r in copier.roots(register) if r.dtype.startswith("float")}
+
+    def _exclusive(self, shared: set[Register]) -> list[int]:
+        """The instructions before the last that only the result needs, and the fast side does not."""
+        body, last = self.kernel.body, self.found.last
+        kept = {r.name for r in shared} | {o.register.name for o in self.kernel.outputs}
+        kept |= {r.name for i in body[last + 1 :] for r in reads(i)}
+        chosen: list[int] = []
+        for number in range(last - 1, -1, -1):
+            made = {r.name for r in makes(body[number])}
+            if made & kept:
+                kept |= {r.name for r in reads(body[number])}
+            else:
+                chosen.append(number)
+        return chosen[::-1]
+
+    # the fast side -----------------------------------------------------------------------------------------------
+
+    def _whole(self, copier: Copier) -> list[Instruction]:
+        """One call for all keys."""
+        f, make = self.found, self.make
+        sink = dict(self.weights.options).get("sink")
+        attend = self.attend
+        if sink is not None:
+            attend = replace(attend, lse=make("m", (*f.batch, *f.rows)))
+        steps = copier.outside((*self.sides.steps, attend))
+        if sink is not None:
+            steps += self._total(attend.lse, "l")
+            total = steps[-1].out  # type: ignore[union-attr]
+            done = make("d", attend.out.axes)
+            steps += quotients(make, [done], (attend.lse, total, [attend.out]), sink, "e")
+        return steps + self._result(steps[-1].out, copier)  # type: ignore[union-attr]
+
+    def _total(self, lse: Register, word: str) -> list[Instruction]:
+        """The sum that belongs to the maximum L: 1, or 0 where nothing is admitted."""
+        some, total = self.make(f"some{word}", lse.axes, "bool"), self.make(word, lse.axes)
+        return [Apply(some, "not_equal", (lse, Literal(-inf))), Cast(total, some)]
+
+    def _result(self, out: Register, copier: Copier) -> list[Instruction]:
+        """What scales the sum, the axes of the result, and what follows on the plain side of a branch."""
+        made, f = Sides(f"r{self.weights.out.name}", self.sides.dtype, self.sizes), self.found
+        scaled = made.scaled("r", out, f.outer)
+        if not f.tail:
+            return [*made.steps, Arrange(f.result, scaled)]
+        arranged = replace(f.result, name=f"{f.result.name}{copier.suffix}")
+        return [*made.steps, Arrange(arranged, scaled), *copier.tail(f.tail, f.result, arranged)]
+
+    def _chunks(self, copier: Copier) -> list[Instruction]:
+        """A loop over chunks of one barred axis."""
+        f, make = self.found, self.make
+        axis = max(f.group, key=lambda i: self.sizes.get(i.name, 1))
+        free = (*f.batch, *f.rows)
+        part, state = make("ot", self.attend.out.axes), make("o", self.attend.out.axes)
+        greatest, total = (make("m", free), make("mt", free)), (make("l", free), make("lt", free))
+        attend = replace(self.attend, out=part, lse=greatest[1])
+        inside = copier.loop((*self.sides.steps, attend), axis, {*free, *f.group} - {axis})
+        body = without_dead((*inside, *self._total(greatest[1], "lt")), (part, greatest[1], total[1]))
+        merging, merged = merge(make, greatest, [total, (state, part)], EXP["e"], floored=False)
+        carry = (Carry(greatest[0], -inf, greatest[1]), Carry(total[0], 0, total[1]), Carry(state, 0, part))
+        stream = Stream(axis, Size.of(axis.name), self._tile(axis), body, carry, tuple(merging), tuple(merged))
+        sink, done = dict(self.weights.options).get("sink"), make("d", part.axes)
+        steps = [stream, *quotients(make, [done], (greatest[0], total[0], [state]), sink, "e")]
+        return steps + self._result(done, copier)
+
+    def _tile(self, axis: Index) -> TileRule:
+        """As many positions as keep the largest of keys and values, or a mask, of a chunk small."""
+        rules = []
+        for register, entries in (
+            (self.attend.key, CHUNK_ENTRIES), (self.attend.value, CHUNK_ENTRIES),
+            (self.attend.bias, MASK_ENTRIES), (self.attend.where, MASK_ENTRIES),
+        ):  # fmt: skip
+            if register is not None and axis in register.axes:
+                rules.append(TileRule(self.at_most(entries), _entries(i for i in register.axes if i != axis)))
+        sizes = self.sizes
+        return min(rules, key=lambda r: r.entries / max(r.per.value({n: sizes.get(n, 1) for n in r.per.symbols}), 1))
+
+
+def _entries(indices: tuple[Index, ...] | object) -> Size:
+    return Size.product(i.name for i in indices)  # type: ignore[attr-defined]
