@@ -9,7 +9,8 @@ import torch
 
 from tensorattn import backends
 from tensorattn.ir import Index
-from tensorattn.kernel import Kernel, Load, Output, Register
+from tensorattn.kernel import Kernel, Load, Output
+from tensorattn.parts import Register
 from tensorattn.sizes import Axis
 
 BOTH = pytest.mark.parametrize("library", ["numpy", "torch"])

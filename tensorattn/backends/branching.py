@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tensorattn.backends.looping import WriteAll
 from tensorattn.backends.writing import INPUT, Writer
-from tensorattn.kernel import IfFinite
+from tensorattn.kernel import Attempt, IfBounded, IfFinite
+from tensorattn.parts import Ceiling, Limiting, Literal, Norm
 
 
 def write_if_finite(writer: Writer, instruction: IfFinite, write_all: WriteAll) -> None:
@@ -21,3 +22,52 @@ def write_if_finite(writer: Writer, instruction: IfFinite, write_all: WriteAll) 
         write_all(writer, instruction.safe)
     writer.owners[name] = owner if owner == writer.owners[name] else INPUT
     return None
+
+
+def write_attempt(writer: Writer, instruction: Attempt, write_all: WriteAll) -> None:
+    """The fast side straight on; then a branch whose first side only lets go of what the fallback alone would need."""
+    name, known = writer.join(instruction.out), {*writer.owners, INPUT}
+    write_all(writer, instruction.fast)
+    owners = {writer.owners[name]}
+    writer.line(f"if holds({writer.read(instruction.test).source}):")
+    with writer.indented():
+        writer.line("pass")
+    writer.line("else:")
+    with writer.indented():
+        write_all(writer, instruction.fallback)
+    owners.add(writer.owners[name])
+    writer.owners[name] = INPUT if owners & known else name
+
+
+def write_if_bounded(writer: Writer, instruction: IfBounded, write_all: WriteAll) -> None:
+    tests = []
+    for bound, least, most in instruction.limits:
+        tests.append((f"{least!r} <= " if least > 0 else "") + f"{_number(writer, bound)} <= {most!r}")
+    if writer.words.looks is not None:
+        writer.needs_owned = writer.needs_device = True
+        tests.insert(0, writer.words.looks)
+    names = [writer.join(out) for out in instruction.outs]
+    found = []
+    for word, side in ((f"if {' and '.join(tests)}", instruction.fast), ("else", instruction.safe)):
+        writer.line(f"{word}:")
+        with writer.indented():
+            write_all(writer, side)
+        found.append([writer.owners[name] for name in names])
+    for name, *owners in zip(names, *found, strict=True):
+        writer.owners[name] = INPUT if INPUT in owners else name
+
+
+def _number(writer: Writer, bound: Limiting) -> str:
+    """A bound as a Python number."""
+    match bound:
+        case Literal(value=value):
+            return writer.number(value)
+        case Norm(source=source, over=over):
+            return f"longest({writer.name(source)}, {writer.dims(source.axes, over)})"
+        case Ceiling(kind=kind, of=of):
+            parts = [_number(writer, part) for part in of]
+            if kind == "inverse":
+                return f"(1 / max({parts[0]}, 1))"
+            if kind == "least":
+                return f"min({', '.join(parts)})"
+            return f"({(' + ' if kind == 'sum' else ' * ').join(parts)})"

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from tensorattn.backends.writing import Text, Writer, atom
 from tensorattn.ir import Index
 from tensorattn.kernel import Contract
+from tensorattn.parts import Register
 
 
 def contract(writer: Writer, instruction: Contract) -> None:
@@ -21,9 +22,9 @@ def contract(writer: Writer, instruction: Contract) -> None:
     b = writer.read(instruction.b, out.dtype)
     a, b = _summed(writer, a, {*b.axes, *out.axes}), _summed(writer, b, {*a.axes, *out.axes})
     if any(index in b.axes and index not in out.axes for index in a.axes):
-        writer.assign(out, _matrix_product(writer, a, b, out.axes, out.dtype))
+        writer.assign(out, _matrix_product(writer, a, b, out))
     else:
-        writer.assign(out, _broadcast_product(writer, a, b, out.axes))
+        writer.assign(out, _broadcast_product(writer, a, b, out))
 
 
 def _summed(writer: Writer, value: Text, kept: set[Index]) -> Text:
@@ -34,12 +35,16 @@ def _summed(writer: Writer, value: Text, kept: set[Index]) -> Text:
     return Text(source, tuple(index for index in value.axes if index in kept))
 
 
-def _broadcast_product(writer: Writer, a: Text, b: Text, axes: tuple[Index, ...]) -> Text:
-    present = tuple(index for index in axes if index in a.axes or index in b.axes)
-    return Text(f"{writer.aligned(a, present)} * {writer.aligned(b, present)}", present)
+def _broadcast_product(writer: Writer, a: Text, b: Text, out: Register) -> Text:
+    present = tuple(index for index in out.axes if index in a.axes or index in b.axes)
+    factors, place = (writer.aligned(a, present), writer.aligned(b, present)), writer.out(out, present)
+    if place is None:
+        return Text(" * ".join(factors), present)
+    return Text(f"{writer.words.into['multiply']}({', '.join(factors)}, out={place})", present)
 
 
-def _matrix_product(writer: Writer, a: Text, b: Text, axes: tuple[Index, ...], dtype: str) -> Text:
+def _matrix_product(writer: Writer, a: Text, b: Text, out: Register) -> Text:
+    axes = out.axes
     batch = [index for index in axes if index in a.axes and index in b.axes]
     left = [index for index in a.axes if index in axes and index not in b.axes]
     right = [index for index in b.axes if index in axes and index not in a.axes]
@@ -50,7 +55,13 @@ def _matrix_product(writer: Writer, a: Text, b: Text, axes: tuple[Index, ...], d
     in_b = [index for index in b.axes if index in inner]
     if _copies(a, b, batch, (left, right), in_b) < _copies(a, b, batch, (left, right), inner):
         inner = in_b
-    product = writer.words.integer_matmul if dtype == "int64" else "{a} @ {b}"
+    rows = [[index] for index in batch] + [side for side in (left, right) if side or batch]
+    shape = writer.tuple([writer.product(side) for side in rows])
+    vector = not batch and not (left and right)  # torch gives memory another shape for these
+    place = None if vector else writer.out(out, (*batch, *left, *right), shape)
+    product = writer.words.integer_matmul if out.dtype == "int64" else "{a} @ {b}"
+    if place is not None:
+        product = f"{writer.words.namespace}.matmul({{a}}, {{b}}, out={place})"
     source = product.format(
         a=_matrix(writer, a, batch, left, inner, rows=True), b=_matrix(writer, b, batch, right, inner, rows=False)
     )

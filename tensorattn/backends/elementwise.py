@@ -6,7 +6,9 @@ from functools import reduce
 
 from tensorattn.backends.writing import INPUT, Text, Writer
 from tensorattn.ir import COMPARISONS, Index
-from tensorattn.kernel import Apply, Literal, Operand, Register, Root
+from tensorattn.kernel import Apply
+from tensorattn.lowering.buffers import placed
+from tensorattn.parts import Literal, Operand, Register, Root
 
 ORDER = ("bool", "int64", "float32", "float64")
 INFIX = {"add": " + ", "multiply": " * ", "and": " & ", "or": " | "}
@@ -25,7 +27,12 @@ def apply(writer: Writer, instruction: Apply) -> None:
     dtypes = _operand_dtypes(function, arguments, out.dtype)
     present = tuple(i for i in out.axes if any(isinstance(a, Register) and i in a.axes for a in arguments))
     texts = _operands(writer, function, arguments, dtypes, present)
-    if function in INFIX:
+    place = writer.out(out, present) if placed(instruction) else None
+    if place is not None:
+        if isinstance(arguments[0], Literal) and function != "select":
+            texts.reverse()  # a function that is symmetric: the array comes first
+        source = f"{writer.words.into[function]}({', '.join(texts)}, out={place})"
+    elif function in INFIX:
         source = INFIX[function].join(texts)
     elif function in NESTED:
         template = writer.words.functions[function]

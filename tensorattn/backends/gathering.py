@@ -6,7 +6,8 @@ from collections import Counter
 
 from tensorattn.backends.writing import Text, Writer, atom
 from tensorattn.ir import Index
-from tensorattn.kernel import Gather, Register
+from tensorattn.kernel import Gather
+from tensorattn.parts import Register
 
 
 def gather(writer: Writer, instruction: Gather) -> None:

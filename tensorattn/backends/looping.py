@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 
 from tensorattn.backends.writing import Text, Writer
-from tensorattn.kernel import Instruction, Slice, Stream, TileRule
+from tensorattn.kernel import Instruction, Slice, Stream
+from tensorattn.lowering.buffers import Room, places
+from tensorattn.lowering.intervals import span
+from tensorattn.lowering.liveness import makes
+from tensorattn.parts import Bound, Edge, Narrowed, Register, TileRule
 
 LOCALS = ("start", "stop", "length")
 WriteAll = Callable[[Writer, Sequence[Instruction]], None]
@@ -21,28 +26,137 @@ def write_slice(writer: Writer, instruction: Slice) -> None:
 
 def write_stream(writer: Writer, stream: Stream, write_all: WriteAll) -> None:
     """The loop over tiles; the last tile may be shorter, and no tile at all leaves the units."""
-    places = [writer.names.of("local", f"{name}{stream.axis.name}{stream.axis.number}") for name in LOCALS]
-    start, stop, length = places
+    bounds = [writer.names.of("local", f"{name}{stream.axis.name}{stream.axis.number}") for name in LOCALS]
+    start, stop, length = bounds
     size = writer.number(stream.size)
     for carry in stream.carry:
         unit = writer.filled(writer.shape(carry.state.axes), carry.unit, carry.state.dtype)
         writer.join(carry.state)
         writer.assign(carry.state, Text(unit, carry.state.axes))
-    tile = str(stream.tile)
-    if isinstance(stream.tile, TileRule):
-        tile = writer.names.of("local", f"tile{stream.axis.name}{stream.axis.number}")
-        writer.line(f"{tile} = max({stream.tile.entries} // max({writer.number(stream.tile.per)}, 1), 1)")
-    writer.line(f"for {start} in range(0, {size}, {tile}):")
-    with writer.indented(), writer.tile(stream.axis, *places):
-        writer.line(f"{stop} = min({start} + {tile}, {size})")
+    pieces = [writer.names.of("local", f"pieces {stack.out.name}") for stack in stream.stacked]
+    for name in pieces:
+        writer.line(f"{name} = []")
+    tile = _write_tile(writer, stream, size)
+    with writer.tile(stream.axis, start, stop, tile, tile), ExitStack() as most:
+        for narrowed in stream.narrowed:
+            most.enter_context(_at_most(writer, narrowed))
+        rooms = _write_rooms(writer, stream)
+    first, end = _live(writer, stream.live, size)
+    writer.line(f"for {start} in range({first}, {end}, {tile}):")
+    with writer.indented(), writer.tile(stream.axis, *bounds, tile), writer.placed(*rooms), ExitStack() as narrowing:
+        writer.line(f"{stop} = min({start} + {tile}, {end})")
         writer.line(f"{length} = {stop} - {start}")
+        for narrowed in stream.narrowed:
+            narrowing.enter_context(_narrowed(writer, narrowed))
         write_all(writer, stream.body)
         write_all(writer, stream.merge)
-        states = ", ".join(writer.name(carry.state) for carry in stream.carry)
-        values = [
-            writer.arranged(writer.read(merged, carry.state.dtype), carry.state.axes)
-            for carry, merged in zip(stream.carry, stream.merged, strict=True)
-        ]
-        writer.line(f"{states} = {', '.join(value.source for value in values)}")
+        for stack, name in zip(stream.stacked, pieces, strict=True):
+            part = writer.arranged(writer.read(stack.part, stack.out.dtype), stack.part.axes)
+            dim = stack.part.axes.index(stream.axis)
+            writer.line(f"put({name}, {part.source}, {dim}, {start}, {size})")
+        values = _carried(writer, stream)
     for carry, value in zip(stream.carry, values, strict=True):
         writer.owners[writer.name(carry.state)] = value.owner or writer.name(carry.state)
+    for stack, name in zip(stream.stacked, pieces, strict=True):
+        dim = stack.part.axes.index(stream.axis)
+        nothing = writer.filled(writer.shape(stack.out.axes), 0, stack.out.dtype)
+        writer.assign(stack.out, Text(f"joined({name}, {dim}) if {name} else {nothing}", stack.out.axes))
+
+
+def _write_tile(writer: Writer, stream: Stream, size: str) -> str:
+    """How many positions a tile has."""
+    tile = writer.names.of("local", f"tile{stream.axis.name}{stream.axis.number}")
+    positions = str(stream.tile)
+    if isinstance(stream.tile, TileRule):
+        positions = f"{stream.tile.entries} // max({writer.tiled(stream.tile.per)}, 1)"
+    most = size if stream.live is None else _most(writer, stream.live)
+    writer.line(f"{tile} = max(min({positions}, {most}), 1)")
+    return tile
+
+
+def _live(writer: Writer, live: Narrowed | None, size: str) -> tuple[str, str]:
+    """The stretch a loop runs over."""
+    if live is None:
+        return "0", size
+    low, high = (writer.names.of("local", f"{name}{live.axis.name}{live.axis.number}") for name in ("low", "high"))
+    lows = ["0", *(f"-({_numerator(writer, b)})" for b in live.low)]
+    highs = [size, *(f"{_numerator(writer, b)} + 1" for b in live.high)]
+    writer.line(f"{low} = {_extreme('max', lows)}")
+    writer.line(f"{high} = {_extreme('min', highs)}")
+    return low, high
+
+
+def _narrowed(writer: Writer, narrowed: Narrowed) -> AbstractContextManager[None]:
+    """The lines that say where anything can be admitted: at least one position, if the axis has any."""
+    axis = narrowed.axis
+    low, high, length = (writer.names.of("local", f"{n}{axis.name}{axis.number}") for n in ("low", "high", "length"))
+    size = writer.length(axis)
+    lows = _extreme("max", [f"-({_numerator(writer, b)})" for b in narrowed.low])
+    highs = _extreme("min", [f"{_numerator(writer, b)}" for b in narrowed.high])
+    writer.line(f"{low} = max(min({lows}, {size} - 1), 0)" if narrowed.low else f"{low} = 0")
+    writer.line(f"{high} = min(max({highs}, {low}) + 1, {size})" if narrowed.high else f"{high} = {size}")
+    writer.line(f"{length} = {high} - {low}")
+    return writer.tile(axis, low, high, length, length)
+
+
+def _at_most(writer: Writer, narrowed: Narrowed) -> AbstractContextManager[None]:
+    """The axis as long as it gets in any round."""
+    most = _most(writer, narrowed)
+    return writer.tile(narrowed.axis, "0", most, most, most)
+
+
+def _most(writer: Writer, narrowed: Narrowed) -> str:
+    """What no stretch of the axis exceeds."""
+    size, found = writer.length(narrowed.axis), span(narrowed)
+    if found is None:
+        return size
+    steps = [f"{writer.number(k)} * ({writer.length(index)} - 1)" for k, index in found[0]]
+    return f"max(min({size}, {' + '.join([*steps, writer.number(found[1])])}), 1)"
+
+
+def _extreme(function: str, values: list[str]) -> str:
+    return values[0] if len(values) == 1 else f"{function}({', '.join(values)})"
+
+
+def _numerator(writer: Writer, bound: Bound) -> str:
+    """The floor of the bound."""
+    words = []
+    for coefficient, what in bound.terms:
+        if isinstance(what, Edge):
+            first, stop = writer.bounds[what.axis]
+            word = f"({stop} - 1)" if what.last else first
+        else:
+            word = f"int({writer.read(what).source})"
+        words.append(word if coefficient == 1 else f"{writer.number(coefficient)} * {word}")
+    if bound.constant.terms or not words:
+        words.append(writer.number(bound.constant if bound.constant.constant is None else bound.constant.constant))
+    total = " + ".join(words)
+    return total if bound.divisor == 1 else f"({total}) // {bound.divisor}"
+
+
+def _carried(writer: Writer, stream: Stream) -> list[Text]:
+    """The line that carries the merged state into the next round, and what it carries."""
+    values = [
+        writer.arranged(writer.read(merged, carry.state.dtype), carry.state.axes)
+        for carry, merged in zip(stream.carry, stream.merged, strict=True)
+    ]
+    if values:
+        states = ", ".join(writer.name(carry.state) for carry in stream.carry)
+        writer.line(f"{states} = {', '.join(value.source for value in values)}")
+    return values
+
+
+def _write_rooms(writer: Writer, stream: Stream) -> tuple[Mapping[str, Room | Register], Mapping[Room, str]]:
+    """The memory that the rounds share, and what they write to it."""
+    found = places(stream)
+    names = {}
+    first = next(iter(makes(stream))).name  # a room belongs to one loop
+    for room in found.rooms:
+        name = writer.names.of("local", f"room{room.number} {first}")
+        made = writer.words.room.format(size=writer.product(room.axes), dtype=writer.words.dtype(room.dtype))
+        writer.line(f"{name} = {made}")
+        writer.arrays.add(name)
+        names[room] = name
+    if names and writer.words.owned is not None:
+        writer.needs_owned = writer.needs_device = True
+    return found.of, names

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import assert_never
 
-from tensorattn.backends import branching, looping
+from tensorattn.backends import attending, branching, looping
 from tensorattn.backends.contracting import contract
 from tensorattn.backends.elementwise import apply
 from tensorattn.backends.freeing import freed
@@ -18,31 +18,33 @@ from tensorattn.ir import Index
 from tensorattn.kernel import (
     Apply,
     Arrange,
+    Attempt,
+    Attend,
     Cast,
     CheckRange,
     Contract,
     Fill,
     Fold,
     Gather,
+    IfBounded,
     IfFinite,
     Instruction,
     Iota,
     Join,
     Kernel,
     Largest,
-    Literal,
     Load,
     LogSumExp,
     Normalised,
-    Operand,
     Output,
-    Register,
+    Powers,
     SegmentSum,
     Slice,
     Stream,
     View,
     Weigh,
 )
+from tensorattn.parts import Literal, Operand, Register
 
 
 def function_source(
@@ -52,7 +54,7 @@ def function_source(
 
     `standalone`: nobody has looked at the inputs, so that each is brought to its dtype.
     """
-    names = Names({*reserved, *looping.LOCALS, identifier(name), "device", "math", words.namespace})
+    names = Names({*reserved, *looping.LOCALS, identifier(name), "device", "own", "math", words.namespace})
     for register in _registers(kernel.body):
         names.keep("register", register.name)
     arguments = [names.of("input", given) for given in kernel.inputs]
@@ -63,6 +65,8 @@ def function_source(
     head = writer.size_lines()
     if writer.needs_device and words.device is not None:
         head.append("    device = " + words.device.format(inputs=", ".join(arguments)))
+    if writer.needs_owned and words.owned is not None:
+        head.append("    own = " + words.owned.format(inputs=", ".join(arguments)))
     decorator = [] if words.decorator is None else [words.decorator]
     lines = [*comment_lines(kernel.comments), *decorator, f"def {identifier(name)}({', '.join(arguments)}):"]
     return freed("\n".join([*lines, *head, *writer.lines, *results]) + "\n", writer.arrays)
@@ -73,8 +77,12 @@ def _registers(body: Sequence[Instruction]) -> list[Register]:
     for instruction in body:
         match instruction:
             case Stream():
-                found += [c.state for c in instruction.carry]
+                found += [*(c.state for c in instruction.carry), *(s.out for s in instruction.stacked)]
                 found += _registers(instruction.body) + _registers(instruction.merge)
+            case Attempt():
+                found += [instruction.out, *_registers(instruction.fast), *_registers(instruction.fallback)]
+            case IfBounded():
+                found += _registers((*instruction.fast, *instruction.safe))
             case IfFinite():
                 found += [instruction.out, *_registers(instruction.fast), *_registers(instruction.safe)]
             case _:
@@ -116,18 +124,26 @@ def write(writer: Writer, instruction: Instruction) -> None:
             _normalised(writer, instruction)
         case Weigh():
             _weigh(writer, instruction)
+        case Powers():
+            _powers(writer, instruction)
         case LogSumExp():
             _log_sum_exp(writer, instruction)
         case Largest():
             _largest(writer, instruction)
         case Cast(out=out, source=source) | Arrange(out=out, source=source):
             writer.assign(out, writer.read(source, out.dtype))
+        case Attend():
+            attending.attend(writer, instruction)
         case Slice():
             looping.write_slice(writer, instruction)
         case Stream():
             looping.write_stream(writer, instruction, write_all)
         case IfFinite():
             branching.write_if_finite(writer, instruction, write_all)
+        case Attempt():
+            branching.write_attempt(writer, instruction, write_all)
+        case IfBounded():
+            branching.write_if_bounded(writer, instruction, write_all)
         case _:
             assert_never(instruction)
 
@@ -202,9 +218,21 @@ def _weigh(writer: Writer, weigh: Weigh) -> None:
     score = writer.read(weigh.score, weigh.out.dtype)
     parts = [score.source, writer.dims(score.axes, weigh.indices), *_where(writer, weigh.where, score.axes)]
     parts += [f"exp={writer.words.exp2}"] if weigh.base == "2" else []
+    free = tuple(index for index in score.axes if index not in weigh.indices)
+    parts += [] if weigh.floor is None else [f"floor={writer.aligned(writer.read(weigh.floor), free)}"]
+    place = writer.out(weigh.out, score.axes)
+    parts += [] if place is None else [f"out={place}"]
     made = [writer.join(register) for register in (weigh.out, weigh.greatest, weigh.total)]
     writer.owners.update({name: name for name in made})
     writer.line(f"{', '.join(made)} = weigh({', '.join(parts)})")
+
+
+def _powers(writer: Writer, powers: Powers) -> None:
+    score = writer.read(powers.score, powers.out.dtype)
+    parts = [score.source, writer.dims(score.axes, powers.indices), *_where(writer, powers.where, score.axes)]
+    made = [writer.join(register) for register in (powers.out, powers.greatest)]
+    writer.owners.update({name: name for name in made})
+    writer.line(f"{', '.join(made)} = powers({', '.join(parts)})")
 
 
 def _where(writer: Writer, where: Register | None, axes: Sequence[Index]) -> list[str]:

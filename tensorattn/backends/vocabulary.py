@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from tensorattn.lowering.buffers import INTO
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +15,9 @@ class Vocabulary:
     `functions` maps the functions of `Apply` to templates over `{0}, {1}, …`; `folds` the kinds of `Fold`.
     `helpers` are modules whose top-level names the templates use; an earlier one never uses a later one.
     `array_only`: functions that take no bare numbers. `exp2`: what `weigh` takes for base 2.
+    `into` names the functions of `Apply` that take `out=`; `room` makes memory of `size` entries for it, `over` is an
+    array `x` that is written over, and `owned` says of the `inputs` whether either may be done (None: always).
+    `looks` says whether values may be looked at to choose a faster way (None: always).
     `load_known` reads an array that has its dtype already, and
     `scalar_output` gives a result without axes, which a library may have made a number.
     """
@@ -40,6 +45,11 @@ class Vocabulary:
     folds: Mapping[str, str]
     helpers: tuple[str, ...]
     array_only: frozenset[str] = frozenset()
+    room: str = ""
+    over: str = "{x}"
+    owned: str | None = None
+    looks: str | None = None
+    into: Mapping[str, str] = field(default_factory=dict)
 
     def dtype(self, name: str) -> str:
         """A dtype as source text."""
@@ -76,3 +86,9 @@ def common_functions(namespace: str) -> dict[str, str]:
         "softplus": "softplus({0})",
         "sign": "sign({0})",
     }
+
+
+def common_into(namespace: str) -> dict[str, str]:
+    """The functions that take `out=` and that every array library spells alike."""
+    others = {"negate": "negative", "and": "logical_and", "or": "logical_or", "not": "logical_not"}
+    return {name: "select" if name == "select" else f"{namespace}.{others.get(name, name)}" for name in INTO}

@@ -7,12 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from math import inf, isnan, lcm
+from types import MappingProxyType
 from typing import assert_never
 
 from tensorattn.backends.naming import Names
 from tensorattn.backends.vocabulary import Vocabulary
 from tensorattn.ir import Index
-from tensorattn.kernel import Literal, Register, Root
+from tensorattn.lowering.buffers import Room
+from tensorattn.parts import Literal, Register, Root
 from tensorattn.sizes import Axis, Quotient, Size, SizeRead
 
 INPUT = "an input"  # the owner of registers that may share memory with an input or are broadcast: never given out
@@ -44,6 +46,10 @@ class Writer:
         self._depth = 1
         self._lengths: dict[Index, str] = {}
         self.bounds: dict[Index, tuple[str, str]] = {}
+        self._tiles: dict[str, str] = {}
+        self.places: Mapping[str, Room | Register] = {}
+        self.rooms: Mapping[Room, str] = {}
+        self.needs_owned = False
 
     # Lines and registers
 
@@ -57,12 +63,24 @@ class Writer:
         self._depth -= 1
 
     @contextmanager
-    def tile(self, axis: Index, start: str, stop: str, length: str) -> Iterable[None]:
-        """Within it, `axis` is as long as the tile, and `Slice` cuts at its bounds."""
-        before = dict(self._lengths), dict(self.bounds)
-        self._lengths[axis], self.bounds[axis] = length, (start, stop)
+    def tile(self, axis: Index, start: str, stop: str, length: str, tile: str) -> Iterable[None]:
+        """Within it, `axis` is as long as the tile, and `Slice` cuts at its bounds; `tile`: how long most are."""
+        before = dict(self._lengths), dict(self.bounds), dict(self._tiles)
+        self._lengths[axis], self.bounds[axis], self._tiles[axis.name] = length, (start, stop), tile
         yield
-        self._lengths, self.bounds = before
+        self._lengths, self.bounds, self._tiles = before
+
+    def tiled(self, size: Size) -> str:
+        """A size in which the axes of the enclosing loops are as long as their tiles."""
+        return self._polynomial(size, self._tiles)
+
+    @contextmanager
+    def placed(self, places: Mapping[str, Room | Register], rooms: Mapping[Room, str]) -> Iterable[None]:
+        """Within it, these registers are written to these places."""
+        before = self.places, self.rooms
+        self.places, self.rooms = {**self.places, **places}, {**self.rooms, **rooms}
+        yield
+        self.places, self.rooms = before
 
     def name(self, register: Register) -> str:
         name = self.names.keep("register", register.name)
@@ -96,6 +114,16 @@ class Writer:
             self.arrays.add(name)
         axes = " ".join(index.name for index in out.axes)
         self.line(f"{name} = {value.source}" + (f"  # {_comment(axes)}" if axes else ""))
+
+    def out(self, out: Register, axes: Sequence[Index], shape: str | None = None) -> str | None:
+        """What `out=` is for a result with its axes in this order, and of this shape; None: new memory."""
+        place = self.places.get(out.name)
+        if place is None or set(axes) != set(out.axes):
+            return None
+        if isinstance(place, Register):
+            self.needs_owned = True
+            return self.words.over.format(x=self.permuted(self.read(place), axes).source)
+        return f"fit({self.rooms[place]}, {shape or self.shape(axes)})"
 
     # Axes
 
@@ -174,14 +202,14 @@ class Writer:
             return "math.nan" if isnan(value) else "math.inf" if value > 0 else "(-math.inf)"
         return repr(value) if value >= 0 else f"({value!r})"
 
-    def _polynomial(self, size: Size) -> str:
+    def _polynomial(self, size: Size, known: Mapping[str, str] = MappingProxyType({})) -> str:
         if size.constant is not None:
             return self.number(size.constant)
         below = lcm(*(Fraction(c).denominator for _, c in size.terms))
         terms = []
         for monomial, coefficient in size.terms:
             whole = int(coefficient * below)
-            factors = [self.symbol(name) for name, power in monomial for _ in range(power)]
+            factors = [known.get(name) or self.symbol(name) for name, power in monomial for _ in range(power)]
             terms.append(" * ".join(factors if whole == 1 and factors else [self.number(whole), *factors]))
         total = " + ".join(terms)
         if below != 1:

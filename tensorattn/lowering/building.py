@@ -8,19 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tensorattn.ir import Index
-from tensorattn.kernel import (
-    Apply,
-    Arrange,
-    Cast,
-    Contract,
-    Fill,
-    Fold,
-    Instruction,
-    Iota,
-    Literal,
-    Operand,
-    Register,
-)
+from tensorattn.kernel import Apply, Arrange, Attempt, Cast, Contract, Fill, Fold, IfFinite, Instruction, Iota
+from tensorattn.parts import Literal, Operand, Register
 from tensorattn.sizes import Axis, Size, SizeRead
 
 
@@ -35,6 +24,7 @@ class Builder:
     _lengths: dict[str, Axis] = field(default_factory=dict)
     _casts: dict[tuple[Register, str], Register] = field(default_factory=dict)
     _iotas: dict[Index, Register] = field(default_factory=dict)
+    products: dict[frozenset[Register], tuple[Register, ...]] | None = None  # made by `contract`, while it is a dict
 
     @property
     def lengths(self) -> tuple[tuple[str, Axis], ...]:
@@ -63,12 +53,13 @@ class Builder:
     @contextmanager
     def nested(self) -> Iterator[list[Instruction]]:
         """Instructions made inside go to a list of their own."""
-        outer, known = self.body, (self._casts, self._iotas)
+        outer, known = self.body, (self._casts, self._iotas, self.products)
         self.body, self._casts, self._iotas = [], dict(self._casts), dict(self._iotas)
+        self.products = None if self.products is None else dict(self.products)
         try:
             yield self.body
         finally:
-            self.body, (self._casts, self._iotas) = outer, known
+            self.body, (self._casts, self._iotas, self.products) = outer, known
 
     # instructions -------------------------------------------------------------------------------------------------
 
@@ -88,8 +79,17 @@ class Builder:
         kept, both = set(keep), dict.fromkeys((*a.axes, *b.axes))
         axes = self.order(index for index in both if index in kept)
         if len(axes) == len(both):
-            return self.apply("multiply", a, b, dtype=a.dtype)
-        return self.emit(Contract(self.register(axes, a.dtype), a, b))
+            found = self.apply("multiply", a, b, dtype=a.dtype)
+        else:
+            found = self._summed(a, b, axes) or self.emit(Contract(self.register(axes, a.dtype), a, b))
+        if self.products is not None:
+            self.products[frozenset((a, b))] = (*self.products.get(frozenset((a, b)), ()), found)
+        return found
+
+    def _summed(self, a: Register, b: Register, axes: tuple[Index, ...]) -> Register | None:
+        """A product that is known, summed over the axes that are too many."""
+        known = () if self.products is None else self.products.get(frozenset((a, b)), ())
+        return next((self.fold("sum", p, axes) for p in known if set(axes) <= set(p.axes)), None)
 
     def cast(self, operand: Operand, dtype: str) -> Operand:
         if isinstance(operand, Literal) or operand.dtype == dtype:
@@ -134,7 +134,8 @@ class Builder:
 
     def finish(self, body: list[Instruction], result: Register, out: Register) -> tuple[Instruction, ...]:
         """The body with its result written to `out`."""
-        if body and body[-1].out is result and result.axes == out.axes:  # type: ignore[union-attr]
+        last = body[-1] if body else None
+        if last and last.out is result and result.axes == out.axes and not isinstance(last, (IfFinite, Attempt)):  # type: ignore[union-attr]
             return (*body[:-1], replace(body[-1], out=out))  # type: ignore[call-overload]
         return (*body, Arrange(out, result))
 

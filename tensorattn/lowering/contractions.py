@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from tensorattn import dtypes
 from tensorattn.ir import Expr, Index, Normalise, Reduce, Tensor, walk
-from tensorattn.kernel import IfFinite, Literal, Operand, Register
-from tensorattn.lowering import masks, scaling
+from tensorattn.kernel import IfFinite
+from tensorattn.lowering import distances, masks, scaling
 from tensorattn.lowering.scaling import Operands
+from tensorattn.parts import Literal, Operand, Register
 from tensorattn.plan import Contraction, Order
 from tensorattn.predicates import brings
 from tensorattn.sizes import Size
@@ -22,10 +23,19 @@ if TYPE_CHECKING:
     from tensorattn.lowering.expressions import Lowering
 
 
-def contract(state: Lowering, order: Order) -> Operand:
-    """The value of a product, or of a sum under a predicate."""
+def contract(state: Lowering, order: Order, dtype: str | None = None) -> Operand:
+    """The value of a product, or of a sum under a predicate, in its own work dtype if no other is asked for."""
+    own = dtypes.work(state.typing.of(order.contraction.node))
+    if dtype not in (None, own):
+        return _contract(state, order, dtype)
+    distance = distances.expand(
+        state, order.contraction, lambda: state.builder.array(_contract(state, order, own), own)
+    )
+    return _contract(state, order, own) if distance is None else distance
+
+
+def _contract(state: Lowering, order: Order, dtype: str) -> Operand:
     contraction = order.contraction
-    dtype = dtypes.work(state.typing.of(contraction.node))
     mask, operands = _operands(state, contraction, dtype)
     if contraction.alone is not None:
         result = state.builder.broadcast(_alone(state, order, operands, dtype), contraction.node.free)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from tensorattn.ir import BOOLEAN, Expr, Map, Normalise, Product, Reduce, Tensor, Top, children, walk
 from tensorattn.predicates import bringing, brings
 from tensorattn.program import Program
+from tensorattn.rewriting.symmetry import mirrored
 
 
 def exposed(program: Program) -> frozenset[Expr]:
@@ -15,6 +16,7 @@ def exposed(program: Program) -> frozenset[Expr]:
     What alone brings the predicate to a product is 0 where it excludes, and so needs no protection from it.
     """
     masked = bringing(program)
+    ordered = {weights for s in program.statements for node in walk(s.body) if (weights := mirrored(node)) is not None}
     names: set[str] = set()
     found: set[Expr] = set()
 
@@ -24,7 +26,7 @@ def exposed(program: Program) -> frozenset[Expr]:
             if isinstance(node, Tensor):
                 names.add(node.name)
         for child, inside in _parts(node, masked):
-            visit(child, below or inside)
+            visit(child, below or (inside and node not in ordered))
 
     for statement in reversed(program.statements):
         visit(statement.body, statement.name in names)

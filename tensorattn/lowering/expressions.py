@@ -30,14 +30,17 @@ from tensorattn.ir import (
     Top,
     walk,
 )
-from tensorattn.kernel import Fill, Fold, Join, Largest, Literal, LogSumExp, Normalised, Operand, Register, Root
-from tensorattn.lowering import contractions, masks, slots
+from tensorattn.kernel import Fill, Fold, Join, Largest, LogSumExp, Normalised
+from tensorattn.lowering import contractions, distances, factoring, masks, slots
 from tensorattn.lowering.building import Builder
 from tensorattn.lowering.exposure import exposed, has_predicate
+from tensorattn.lowering.sharing import Shared
 from tensorattn.ordering import reading_order
+from tensorattn.parts import Literal, Operand, Register, Root
 from tensorattn.plan import Order, Plan
-from tensorattn.rewriting.inlining import SINGULAR
 from tensorattn.sizes import Size
+
+SINGULAR = ("log", "sqrt", "power", "reciprocal")  # functions whose derivative is infinite somewhere they are not
 
 
 class Lowering:
@@ -46,7 +49,8 @@ class Lowering:
     def __init__(self, plan: Plan, typing: Typing, builder: Builder, given: Mapping[str, str]) -> None:
         self.plan, self.typing, self.builder, self.given = plan, typing, builder, given
         self.sizes = dict(plan.nominal)
-        self.orders: dict[Expr, Order] = {order.contraction.node: order for _, order in plan.orders}
+        self.orders: dict[Expr, Order] = {order.contraction.node: order for order in plan.searched}
+        self.factored = {found.node: found for _, found in plan.factored}
         self.statements = {s.name: s for s in plan.program.statements}
         self.values: dict[str, Register] = {}
         self.masks: dict[str, Register | None] = {}
@@ -54,12 +58,17 @@ class Lowering:
         self.guarded = has_predicate(plan.program)
         self.exposed = exposed(plan.program) if self.guarded else frozenset()
         self._known: dict[tuple[Expr, Register | None], Operand] = {}
+        self.shared = Shared(plan)
+        self.scores = distances.scores(plan.program)
         self._sensitive: dict[Expr, bool] = {}
         self.loads: dict[object, Register] = {}
+        self._name = ""
 
     def define(self, statement: Statement) -> None:
         """Lower a statement; its register has the statement's indices as axes, in any order if none is merged."""
         self._known.clear()
+        self.shared.enter(statement)
+        self._name = statement.name
         self.builder.prefer((*statement.indices, *reading_order(statement.body)))
         dtype = dtypes.work(self.typing.names[statement.name])
         value = self.builder.broadcast(self.builder.array(self.lower(statement.body), dtype), statement.indices)
@@ -82,13 +91,28 @@ class Lowering:
         finally:
             self.admitted = outer
 
+    @contextmanager
+    def forgetting(self) -> Iterator[None]:
+        """What is made inside, on one side of a branch, is not known outside."""
+        known = self._known, self.shared.table, self.loads
+        self._known, self.shared.table, self.loads = (dict(table) for table in known)  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            self._known, self.shared.table, self.loads = known
+
     def lower(self, node: Expr) -> Operand:
-        """The value of a node; a register of the work dtype of its logical dtype. One evaluation a statement."""
-        key = (node, self.admitted if self._is_sensitive(node) else None)
-        found = self._known.get(key)
+        """The value of a node; a register of the work dtype of its logical dtype. Equal nodes are lowered once."""
+        mask = self.admitted if self._is_sensitive(node) else None
+        found = self._known.get((node, mask))
         if found is None:
-            found = self._known[key] = self._lower(node)
+            place = (mask, node in self.exposed)
+            found = self._known[node, mask] = self.shared.lower(node, place, self.builder, self._lower)
         return found
+
+    def know(self, node: Expr, value: Operand) -> None:
+        """From here on, the node has this value."""
+        self._known[node, self.admitted if self._is_sensitive(node) else None] = value
 
     def _is_sensitive(self, node: Expr) -> bool:
         """Whether the enclosing predicate changes how the node is computed."""
@@ -119,7 +143,8 @@ class Lowering:
             case Constant():
                 return self._constant(node)
             case Product():
-                return contractions.contract(self, self.orders[node])
+                ratio = self.factored.get(node)
+                return factoring.attempt(self, ratio) if ratio else contractions.contract(self, self.orders[node])
             case Add():
                 return self._add(node)
             case Map():
@@ -251,7 +276,10 @@ class Lowering:
         def make(operands: list[Register]) -> Register:
             given = dict(options) | {name: o for (name, _), o in zip(arrays, operands[1:], strict=True)}
             out = b.register(operands[0].axes, dtype)
-            return b.emit(Normalised(out, node.kind, node.indices, operands[0], where, tuple(given.items())))
+            named = tuple(given.items())
+            return b.emit(
+                Normalised(out, node.kind, node.indices, operands[0], where, named, node.origin or self._name)
+            )
 
         operands = [score, *(option for _, option in arrays)]
         if node not in self.exposed:

@@ -7,8 +7,9 @@ from math import inf, nan
 from typing import TYPE_CHECKING
 
 from tensorattn.ir import Add, Expr, Index, Map, Normalise, Product, Reduce, Tensor
-from tensorattn.kernel import IfFinite, Literal, Operand, Register
+from tensorattn.kernel import IfFinite
 from tensorattn.lowering import slots
+from tensorattn.parts import Literal, Operand, Register
 
 if TYPE_CHECKING:
     from tensorattn.lowering.expressions import Lowering

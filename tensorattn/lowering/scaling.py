@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tensorattn.kernel import Literal, Operand, Register, Root
+from tensorattn.parts import Literal, Operand, Register, Root
 from tensorattn.plan import Contraction
 from tensorattn.sizes import Size
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from tensorattn.dtypes import work
 from tensorattn.ir import Affine, Extent, Index, Number, Position, Slot, Split, Tensor
-from tensorattn.kernel import CheckRange, Gather, Literal, Load, Register, View
+from tensorattn.kernel import CheckRange, Gather, Load, View
+from tensorattn.parts import Literal, Register
 from tensorattn.sizes import Size
 
 if TYPE_CHECKING:

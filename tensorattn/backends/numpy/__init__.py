@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tensorattn.backends import building
-from tensorattn.backends.vocabulary import Vocabulary, common_functions
+from tensorattn.backends.vocabulary import Vocabulary, common_functions, common_into
 from tensorattn.errors import BackendError, DTypeError, ShapeError
 from tensorattn.kernel import Kernel
 
@@ -34,6 +34,8 @@ WORDS = Vocabulary(
     integer_matmul="{a} @ {b}",
     device=None,
     functions=common_functions("np"),
+    room="np.empty({size}, {dtype})",
+    into=common_into("np"),
     folds={
         "sum": "np.sum({x}, axis={dims})",
         "prod": "np.prod({x}, axis={dims})",
@@ -42,7 +44,13 @@ WORDS = Vocabulary(
         "any": "np.any({x}, axis={dims})",
         "all": "np.all({x}, axis={dims})",
     },
-    helpers=("tensorattn.backends.erf", "tensorattn.backends.numpy.functions", "tensorattn.backends.numpy.weights"),
+    helpers=(
+        "tensorattn.backends.erf",
+        "tensorattn.backends.limits",
+        "tensorattn.backends.numpy.functions",
+        "tensorattn.backends.numpy.weights",
+        "tensorattn.backends.numpy.attending",
+    ),
 )
 
 

@@ -23,6 +23,49 @@ def all_finite(*arrays: np.ndarray) -> bool:
     return all(math.isfinite(x.sum()) for x in arrays)
 
 
+def put(pieces: list[np.ndarray], part: np.ndarray, dim: int, start: int, size: int) -> None:
+    """Write a stretch of a result that is `size` long along `dim`; the list holds the whole from the first one on."""
+    if not pieces:
+        pieces.append(np.empty((*part.shape[:dim], size, *part.shape[dim + 1 :]), part.dtype))
+    pieces[0][(slice(None),) * dim + (slice(start, start + part.shape[dim]),)] = part
+
+
+def joined(pieces: list[np.ndarray], dim: int) -> np.ndarray:
+    """The result whose stretches were put; the list gives it away."""
+    return pieces.pop()
+
+
+def holds(test: np.ndarray) -> bool:
+    """Whether a truth without axes holds."""
+    return bool(test)
+
+
+def longest(x: np.ndarray, dims: tuple[int, ...]) -> float:
+    """The greatest Euclidean norm over the axes; at least that, where squares underflow. No array like x is made."""
+    if not dims:
+        return float(np.maximum(np.max(x, initial=0), -np.min(x, initial=0)))
+    x = x if x.dtype.kind == "f" else x.astype(np.float64)
+    axes = list(range(x.ndim))
+    squares = np.einsum(x, axes, x, axes, [axis for axis in axes if axis not in dims])
+    return math.sqrt(np.max(squares, initial=0)) + math.sqrt(np.finfo(x.dtype).tiny)
+
+
+def fit(room: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The first entries of a flat array in this shape (a view)."""
+    return room[: math.prod(shape)].reshape(shape)
+
+
+def select(p: np.ndarray, a: np.ndarray, b: np.ndarray | float, out: np.ndarray | None = None) -> np.ndarray:
+    """a where p, else b; `out` is written if given."""
+    if out is None:
+        return np.where(p, a, b)
+    if out is not a:
+        np.copyto(out, a)
+    if not p.all():
+        np.copyto(out, b, where=~p)
+    return out
+
+
 def relu(x: np.ndarray) -> np.ndarray:
     return np.maximum(x, 0)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tensorattn.backends.numpy.functions import rows, unrows
+from tensorattn.backends.numpy.functions import rows, select, unrows
 from tensorattn.errors import ShapeError
 
 
@@ -27,14 +27,34 @@ def softmax(
 
 
 def weigh(
-    score: np.ndarray, dims: tuple[int, ...], where: np.ndarray | None = None, exp: np.ufunc = np.exp
+    score: np.ndarray,
+    dims: tuple[int, ...],
+    where: np.ndarray | None = None,
+    exp: np.ufunc = np.exp,
+    floor: np.ndarray | float = -np.inf,
+    out: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A tile of a softmax: exp(score − m), m = max of the admitted scores (−∞ where there is none), and the sum."""
+    """A tile of a softmax: exp(score − m), m = max of the floor and the admitted scores, and the sum."""
+    if where is not None and np.all(where):  # a tile within the predicate
+        where = None
+    admitted = score if where is None else select(where, score, -np.inf, out)
+    greatest = np.maximum(np.max(admitted, axis=dims, initial=-np.inf), floor)
+    shift = np.where(greatest == -np.inf, 0, greatest)
+    weights = np.subtract(
+        admitted, np.expand_dims(shift, dims), out=admitted if out is None and where is not None else out
+    )
+    exp(weights, out=weights)
+    return weights, greatest, np.sum(weights, axis=dims)
+
+
+def powers(score: np.ndarray, dims: tuple[int, ...], where: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """exp(score − m), 0 where excluded, and m = max of the admitted scores (0 where there is none)."""
     admitted = score if where is None else np.where(where, score, -np.inf)
     greatest = np.max(admitted, axis=dims, keepdims=True, initial=-np.inf)
-    weights = admitted - np.where(greatest == -np.inf, 0, greatest)
-    exp(weights, out=weights)
-    return weights, np.squeeze(greatest, dims), np.sum(weights, axis=dims)
+    shift = np.where(greatest == -np.inf, 0, greatest)
+    weights = admitted - shift
+    np.exp(weights, out=weights)
+    return weights, np.squeeze(shift, dims)
 
 
 def l1norm(

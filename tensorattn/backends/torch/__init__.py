@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 
 from tensorattn.backends import building
-from tensorattn.backends.vocabulary import Vocabulary, common_functions
+from tensorattn.backends.vocabulary import Vocabulary, common_functions, common_into
 from tensorattn.errors import BackendError, DTypeError, ShapeError
 from tensorattn.kernel import Kernel
 
@@ -35,6 +35,11 @@ WORDS = Vocabulary(
     integer_matmul="integer_matmul({a}, {b})",
     device="device_of({inputs})",
     functions=common_functions("torch"),
+    room="torch.empty({size}, dtype={dtype}, device=device) if own else None",
+    over="{x} if own else None",
+    looks="own and is_near(device)",
+    owned="may_write({inputs})",
+    into=common_into("torch") | {"equal": "torch.eq"},
     folds={
         "sum": "torch.sum({x}, dim={dims})",
         "prod": "product({x}, {dims})",
@@ -43,7 +48,12 @@ WORDS = Vocabulary(
         "any": "torch.any({x}, dim={dims})",
         "all": "torch.all({x}, dim={dims})",
     },
-    helpers=("tensorattn.backends.torch.functions", "tensorattn.backends.torch.weights"),
+    helpers=(
+        "tensorattn.backends.limits",
+        "tensorattn.backends.torch.functions",
+        "tensorattn.backends.torch.weights",
+        "tensorattn.backends.torch.attending",
+    ),
     array_only=frozenset({"maximum", "minimum"}),
 )
 

@@ -20,12 +20,95 @@ def all_finite(*arrays: torch.Tensor) -> bool:
 
     A value may only be looked at outside tracers and transforms.
     """
+    return _may_look(*arrays) and all(math.isfinite(x.sum().item()) for x in arrays)
+
+
+def holds(test: torch.Tensor) -> bool:
+    """Whether a truth without axes is known to hold."""
+    return _may_look(test) and bool(test.item())
+
+
+def _may_look(*arrays: torch.Tensor) -> bool:
+    """Whether values may be looked at: not in a tracer or a transform."""
     if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None:
         return False
-    for x in arrays:
-        if not (type(x) is torch.Tensor or type(x) is torch.nn.Parameter) or not math.isfinite(x.sum().item()):
+    return all(type(x) is torch.Tensor or type(x) is torch.nn.Parameter for x in arrays)
+
+
+def put(pieces: list[torch.Tensor], part: torch.Tensor, dim: int, start: int, size: int) -> None:
+    """Take a stretch of a result that is `size` long along `dim`.
+
+    The list holds the whole result from the first stretch on; where gradients or a transform follow what is computed,
+    it holds the stretches, for those do not follow a write well.
+    """
+    if not pieces and not _is_followed(part):
+        shape = [*part.shape[:dim], size, *part.shape[dim + 1 :]]
+        pieces.append(torch.empty(shape, dtype=part.dtype, device=part.device))
+    if pieces and pieces[0].shape[dim] == size:
+        pieces[0].narrow(dim, start, part.shape[dim]).copy_(part)
+    else:
+        pieces.append(part)
+
+
+def joined(pieces: list[torch.Tensor], dim: int) -> torch.Tensor:
+    """The result whose stretches were put; the list gives it away."""
+    found = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=dim)
+    pieces.clear()
+    return found
+
+
+def _is_followed(x: torch.Tensor) -> bool:
+    """Whether something watches the computation: recorded gradients, a transform, forward mode, a subclass."""
+    recorded = x.requires_grad and torch.is_grad_enabled()
+    transformed = torch._C._functorch.maybe_current_level() is not None or torch.autograd.forward_ad._current_level >= 0
+    return recorded or transformed or type(x) is not torch.Tensor
+
+
+def may_write(*inputs: object) -> bool:
+    """Whether results may be written over what is no longer needed: nobody else sees or records the operations.
+
+    Gradients, forward derivatives, tracers, transforms and subclasses see every one of them, and autocast chooses the
+    dtypes of new arrays only.
+    """
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._functorch.maybe_current_level() is not None:
+        return False
+    if torch._C._len_torch_dispatch_stack() or torch.autograd.forward_ad._current_level >= 0:
+        return False
+    records = torch.is_grad_enabled()
+    for x in inputs:
+        if isinstance(x, torch.Tensor) and (
+            type(x) not in (torch.Tensor, torch.nn.Parameter)
+            or (records and x.requires_grad)
+            or torch.is_autocast_enabled(x.device.type)
+        ):
             return False
     return True
+
+
+def is_near(device: torch.device | None) -> bool:
+    """Whether a value can be looked at without waiting for a device."""
+    return (device or torch.get_default_device()).type == "cpu"
+
+
+def longest(x: torch.Tensor, dims: tuple[int, ...]) -> float:
+    """The greatest Euclidean norm over the axes; at least that, where squares underflow."""
+    x = x if x.is_floating_point() else x.double()
+    sizes = torch.sqrt(torch.sum(x * x, dim=dims)) if dims else torch.abs(x)
+    return float(sizes.amax()) + math.sqrt(torch.finfo(x.dtype).tiny) if sizes.numel() else 0.0
+
+
+def fit(room: torch.Tensor | None, shape: tuple[int, ...]) -> torch.Tensor | None:
+    """The first entries of a flat tensor in this shape (a view); None, which asks for new memory, of None."""
+    return None if room is None else room[: math.prod(shape)].view(shape)
+
+
+def select(p: torch.Tensor, a: torch.Tensor, b: torch.Tensor | float, out: torch.Tensor | None = None) -> torch.Tensor:
+    """a where p, else b; `out` is written if given."""
+    if out is None:
+        return torch.where(p, a, b)
+    if isinstance(b, torch.Tensor):
+        return torch.where(p, a, b, out=out)
+    return (out if out is a else out.copy_(a)).masked_fill_(~p, b)
 
 
 def integer_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from tensorattn.backends.torch.functions import batch_first, rows, unrows
+from tensorattn.backends.torch.functions import batch_first, rows, select, unrows
 from tensorattn.errors import ShapeError
 
 
@@ -65,13 +65,38 @@ def weigh(
     dims: tuple[int, ...],
     where: torch.Tensor | None = None,
     exp: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.exp_,
+    floor: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """A tile of a softmax: exp(score − m), m = max of the admitted scores (−∞ where there is none), and the sum."""
-    admitted = score if where is None else torch.where(where, score, -math.inf)
-    greatest = torch.amax(admitted, dim=dims, keepdim=True).detach()
-    weights = admitted - torch.where(greatest == -math.inf, 0, greatest)
+    """A tile of a softmax: exp(score − m), m = max of the floor and the admitted scores, and the sum."""
+    if where is not None and out is not None and where.is_cpu and bool(where.all()):  # a tile within the predicate
+        where = None
+    admitted = score if where is None else select(where, score, -math.inf, out)
+    greatest = _highest(admitted, dims).detach()
+    if floor is not None:
+        greatest = torch.maximum(
+            greatest, floor.detach()[tuple(None if n in dims else slice(None) for n in range(score.dim()))]
+        )
+    weights = torch.subtract(admitted, torch.where(greatest == -math.inf, 0, greatest), out=out)
     weights = exp(weights)  # in place: the difference is not needed again
     return weights, torch.squeeze(greatest, dims), torch.sum(weights, dim=dims)
+
+
+def powers(
+    score: torch.Tensor, dims: tuple[int, ...], where: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """exp(score − m), 0 where excluded, and m = max of the admitted scores (0 where there is none), a constant."""
+    admitted = score if where is None else torch.where(where, score, -math.inf)
+    shift = _highest(admitted.detach(), dims)
+    shift = torch.where(shift == -math.inf, 0, shift)
+    return torch.exp_(admitted - shift), torch.squeeze(shift, dims)
+
+
+def _highest(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
+    """The maximum along the axes, which stay with size 1; −∞ where there is nothing."""
+    if any(x.shape[dim] == 0 for dim in dims):
+        return x.new_full([1 if n in dims else size for n, size in enumerate(x.shape)], -math.inf)
+    return torch.amax(x, dim=dims, keepdim=True)
 
 
 def l1norm(
