@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from types import FunctionType, MappingProxyType
 from typing import Any
 
 from tensorattn import backends
 from tensorattn.arguments import check_numbers, check_superfluous, given_sizes, merged, missing
+from tensorattn.asking import Asking, check_memory, check_plan
 from tensorattn.checking import report, solve
-from tensorattn.cost import Cost, default_dtypes, kernel_cost
+from tensorattn.describing import Described
 from tensorattn.dtypes import infer
-from tensorattn.errors import BindingError, BudgetError, PlanError, ShapeError, suggest
-from tensorattn.expanding import expand
-from tensorattn.extents import index_names, size_reads
+from tensorattn.errors import BindingError, suggest
 from tensorattn.ir import BATCH, Index
-from tensorattn.kernel import Kernel
-from tensorattn.plan import Plan
 from tensorattn.planning import prune
 from tensorattn.program import Program
 from tensorattn.reading import as_program
 from tensorattn.signature import signature
 from tensorattn.sizes import Size
-from tensorattn.specialising import PLANS, Planned, Request, Specialisation, dtype_name, dtypes_of, planned, specialise
+from tensorattn.specialising import Request, Specialisation, dtype_name, dtypes_of, specialise
 
 GRADIENT = "gradient"  # in the key of a specialisation: gradients are recorded
 MOST_PLANS = 8  # plans for other sizes beside the first one of a specialisation
@@ -38,7 +34,7 @@ class _Traced:
         self.names: dict[tuple[Any, ...], str] = {}
 
 
-class Compiled:
+class Compiled(Described):
     """A formula as a callable: arrays by name, or one mapping; NumPy in, NumPy out; torch in, torch out.
 
     Made by `tensorattn.compile`. Immutable, thread-safe, picklable; holds no arrays.
@@ -46,7 +42,6 @@ class Compiled:
 
     __slots__ = (
         "_batched",
-        "_memory",
         "_outputs",
         "_request",
         "_single",
@@ -66,13 +61,13 @@ class Compiled:
         single: bool,
         sizes: Mapping[str, int],
         memory: int | None,
-        plan: str,
+        plan: Asking,
     ) -> None:
         used = prune(program, outputs)
         values = dict(
             program=program, used=used, inputs=used.inputs, signature=signature(program, outputs), _outputs=outputs,
-            _single=single, _batched=used.batched, _sizes=MappingProxyType(dict(sizes)), _memory=memory, _table={},
-            _traced=_Traced(), _request=Request(used, outputs, dict(sizes), plan, memory is not None),
+            _single=single, _batched=used.batched, _sizes=MappingProxyType(dict(sizes)), _table={}, _traced=_Traced(),
+            _request=Request(used, outputs, dict(sizes), plan, memory),
         )  # fmt: skip
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -110,11 +105,8 @@ class Compiled:
             entry = self._table.get(key) or self._specialise(values, key)
         if not entry.fits(*values):
             self._explain(values)
-        if not tracing:
-            if entry.holds is not None and not entry.holds(*values):
-                entry = self._replan(entry, values, key)
-            if entry.cost is not None:
-                self._check_budget(entry.cost.at(self._explain(values)).peak_bytes)
+        if entry.holds is not None and not tracing and not entry.holds(*values):
+            entry = self._replan(entry, values, key)
         results = entry.run(*values)
         if out is not None:
             return self._store(out, results)
@@ -149,7 +141,8 @@ class Compiled:
         dtypes = dtypes_of(backend, arrays)
         infer(self.used, dtypes)
         ranks = {n: v.ndim for n, v in arrays.items() if hasattr(v, "ndim")}
-        made = specialise(self._request, backend, dtypes, ranks, self._explain(values), GRADIENT in key)
+        device = next((backend.device_of(v) for v in values if hasattr(v, "ndim")), "cpu")
+        made = specialise(self._request, backend, dtypes, ranks, self._explain(values), GRADIENT in key, device)
         if len(self._table) >= MOST_SPECIALISATIONS:
             self._table.clear()
         self._table[key] = made
@@ -174,19 +167,15 @@ class Compiled:
     _specialise_in_trace._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
     def _replan(self, entry: Specialisation, values: tuple[Any, ...], key: tuple[Any, ...]) -> Specialisation:
-        """The plan for other sizes, where the runner-up of `entry` is cheaper; itself where there are many already."""
+        """The plan for other sizes, where that of `entry` does not hold; where there are many already, itself, or if a
+        budget has to be kept, a new one in the place of the last."""
         for number in range(MOST_PLANS):
             other = self._table.get((*key, number))
             if other is None:
                 return self._specialise(values, (*key, number))
             if other.holds is None or other.holds(*values):
                 return other
-        return entry
-
-    def _check_budget(self, peak: int) -> None:
-        if self._memory is not None and peak > self._memory:
-            facts = [f"the smallest possible peak here: {peak:,} bytes beyond inputs and outputs"]
-            raise BudgetError("E-BUDGET", f"no plan fits in {self._memory:,} bytes", facts=facts, hint=f"memory={peak}")
+        return entry if self._request.memory is None else self._specialise(values, (*key, MOST_PLANS - 1))
 
     def _explain(self, values: tuple[Any, ...]) -> dict[str, int]:
         """The index sizes of a call. Raises: the error that says what does not fit."""
@@ -221,94 +210,15 @@ class Compiled:
             backend.store(into[name], value)
         return out
 
-    # what it is ------------------------------------------------------------------------------------------------------
-
-    def plan(self, sizes: Mapping[str, int] | None = None, /, **named: int) -> Plan:
-        """The plan for these index sizes, by name or as a mapping (nominal ones if none are given; no batch axes)."""
-        return self._planned(self._given(sizes, named), None).plan
-
-    def explain(self, sizes: Mapping[str, int] | None = None, /, **named: int) -> str:
-        """The plan in words and numbers: the order of every contraction, its price, and why."""
-        given = self._given(sizes, named)
-        return self.plan(given).explain(given)
-
-    def cost(self, sizes: Mapping[str, int] | None = None, /, **named: int) -> Cost:
-        """FLOPs, exps, bytes moved and peak bytes beyond inputs and outputs.
-
-        Numbers where the sizes are given, polynomials in those that are not; `.at(sizes)` gives integers.
-        """
-        given = self._given(sizes, named)
-        return kernel_cost(self._planned(given, None).kernel).given(given)
-
-    def kernel(
-        self, sizes: Mapping[str, int] | None = None, /, *, dtypes: Mapping[str, str] | None = None, **named: int
-    ) -> Kernel:
-        """The instructions for inputs of these dtypes (default: what each place asks for, floats float64).
-
-        Raises: ShapeError `E-EXTENT` where a size is neither fixed by an input nor given.
-        """
-        found = self._planned(self._given(sizes, named), dtypes)
-        return replace(found.kernel, comments=tuple(str(self.used).splitlines()))
-
-    def source(
-        self,
-        backend: str = "numpy",
-        sizes: Mapping[str, int] | None = None,
-        /,
-        *,
-        dtypes: Mapping[str, str] | None = None,
-        **named: int,
-    ) -> str:
-        """Stand-alone source for a back end (`numpy`, `torch`): a function `formula` that runs without tensorattn."""
-        chosen = (
-            str(named.pop("backend")) if "backend" in named and "backend" not in index_names(self.used) else backend
-        )
-        return backends.get(chosen).render(self.kernel(sizes, dtypes=dtypes, **named), "formula", standalone=True)
-
-    def _planned(self, given: Mapping[str, int], dtypes: Mapping[str, str] | None, base: str = "e") -> Planned:
-        """Plan and kernel for these sizes, without batch axes; sizes that no input fixes may be among them."""
-        program = expand(self.used, 0)
-        fixed = dict(size_reads(program, self._sizes))
-        reads = size_reads(program, {**self._sizes, **{n: s for n, s in given.items() if n not in fixed}})
-        check_superfluous(self.program, self.inputs, dtypes or {})
-        known = {**default_dtypes(program), **(dtypes or {})}
-        if dtypes is not None:
-            self._check_known(program, dict(reads))
-        return planned(self._request, program, {n: known[n] for n in self.inputs}, reads, given or None, base)
-
-    def _given(self, sizes: Mapping[str, int] | None, named: Mapping[str, int]) -> dict[str, int]:
-        given = {**(sizes or {}), **named}
-        names = index_names(self.used)
-        for name in given:
-            if name not in names:
-                raise BindingError(
-                    "E-UNDEF",
-                    f"the formula has no index `{name}`",
-                    facts=[f"its indices: {', '.join(names)}"],
-                    hint=suggest(name, names),
-                )
-        return {**self._sizes, **given_sizes("sizes", given)}
-
-    def _check_known(self, program: Program, reads: Mapping[str, object]) -> None:
-        missing = [n for n in index_names(program) if n not in reads]
-        if missing:
-            what = f"the size of {missing[0]} is open: no plain slot of an input fixes it"
-            raise ShapeError(
-                "E-EXTENT",
-                what,
-                source=self.program.source,
-                hint=f"give it: sizes={{{missing[0]!r}: …}} to compile, or {missing[0]}=… here",
-            )
-
     def __repr__(self) -> str:
         return f"tensorattn.compile({str(self.program)!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
         outputs = self._outputs[0] if self._single else self._outputs
-        return _recompile, (str(self.program), outputs, dict(self._sizes), self._memory, self._request.plan)
+        return _recompile, (str(self.program), outputs, dict(self._sizes), self._request.memory, self._request.plan)
 
 
-def _recompile(text: str, outputs: Any, sizes: dict[str, int], memory: int | None, plan: str) -> Compiled:
+def _recompile(text: str, outputs: Any, sizes: dict[str, int], memory: int | None, plan: Asking) -> Compiled:
     return _compile(as_program(text), outputs, sizes, memory, plan)
 
 
@@ -318,7 +228,7 @@ def compile(
     outputs: str | Sequence[str] | None = None,
     sizes: Mapping[str, int] | None = None,
     memory: int | None = None,
-    plan: str = "auto",
+    plan: Asking = "auto",
     strict: bool = False,
 ) -> Compiled:
     """A formula as a callable.
@@ -330,16 +240,12 @@ def compile(
 
     `outputs`: a name, or a sequence of names (then a call returns a dict); default the last statement. `sizes`: of
     indices that no input fixes, `{"h": 8}` for the heads of a split. `memory`: a budget in bytes above inputs and
-    outputs. `plan`: `auto`, `dense` or `streamed`. `strict`: lints are errors.
+    outputs. `plan`: one of `tensorattn.PLANS` for all, or `{"y": "dense"}` by statement. `strict`: lints are errors.
 
     Raises: NotationError; BindingError `E-UNDEF`; PlanError; BudgetError at a call.
     """
     program = as_program(program)
-    if plan not in PLANS:
-        hint = suggest(str(plan), PLANS) or f"the plans are {', '.join(PLANS)}"
-        raise PlanError("E-PLAN", f"there is no plan {plan!r}", hint=hint)
-    if memory is not None and (not isinstance(memory, int) or isinstance(memory, bool) or memory < 0):
-        raise BudgetError("E-BUDGET", f"memory={memory!r} is no number of bytes", hint="memory=2**30 is one gibibyte")
+    plan, memory = check_plan(program, plan), check_memory(memory)
     sizes = given_sizes("sizes", sizes)
     found = solve(program, {}, sizes, complete=False)
     report(program, found.lints, strict)
@@ -347,7 +253,7 @@ def compile(
 
 
 def _compile(
-    program: Program, outputs: str | Sequence[str] | None, sizes: dict[str, int], memory: int | None, plan: str
+    program: Program, outputs: str | Sequence[str] | None, sizes: dict[str, int], memory: int | None, plan: Asking
 ) -> Compiled:
     single = outputs is None or isinstance(outputs, str)
     if not single and not isinstance(outputs, Sequence):
@@ -358,8 +264,8 @@ def _compile(
     for name in names:
         program.statement(str(name))
     compiled = _own_code()(program, names, single, sizes, memory, plan)  # type: ignore[arg-type]
-    if plan == "streamed":
-        compiled.plan()  # says now, not at the first call, that there is nothing to stream
+    if plan not in ("auto", "dense"):
+        compiled._chosen({})  # says now, not at the first call, that there is no such plan
     return compiled
 
 

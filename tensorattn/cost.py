@@ -1,38 +1,39 @@
 """What a plan costs: FLOPs, exps, bytes moved and peak bytes, as polynomials in the sizes, read off its kernel.
 
-Forward. In a streamed kernel the length of a tile and the number of tiles are symbols of their own, `tile_nu` and
-`tiles_nu`, whose values follow from the sizes.
+Forward, and backward where it was asked for (`backward.py`). In a streamed kernel the length of a tile and the number
+of tiles are symbols of their own, `tile_nu` and `tiles_nu`, whose values follow from the sizes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
+from tensorattn.backends.limits import MOST_SCORES
 from tensorattn.dtypes import predicates
 from tensorattn.ir import Affine, Index, Tensor, walk
 from tensorattn.kernel import (
     Apply,
+    Attend,
     Contract,
     Fold,
     Gather,
-    IfFinite,
     Instruction,
     Kernel,
     LogSumExp,
     Normalised,
-    Register,
-    Slice,
-    Stream,
-    TileRule,
+    Powers,
     Weigh,
 )
 from tensorattn.lowering import lower
 from tensorattn.lowering.liveness import makes, reads
-from tensorattn.peaks import entries, is_view, peaks, size_in_bytes, total
+from tensorattn.lowering.views import entries, is_view, size_in_bytes
+from tensorattn.parts import Register, TileRule
+from tensorattn.peaks import KEYS, attended, peaks, total
 from tensorattn.plan import Plan
 from tensorattn.program import Program
+from tensorattn.rounds import Tiles, looped, placed, resolved, tiled, with_stretches, with_tiles
 from tensorattn.sizes import Size
 
 EXPONENTIAL = frozenset("exp exp2 tanh sigmoid elu gelu silu softplus".split())
@@ -49,30 +50,6 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True)
-class Tiles:
-    """The symbols of a stream: the `length` of a tile and the `count` of tiles along an axis of this size."""
-
-    length: str
-    count: str
-    size: Size
-    rule: TileRule
-
-    def at(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Their values."""
-        positions = max(self.rule.entries // max(self.rule.per.value(sizes), 1), 1)
-        size = self.size.value(sizes)
-        return {self.length: min(positions, size), self.count: -(-size // positions)}
-
-    def to_sympy(self, plain: Callable[[str], Any]) -> dict[str, Any]:
-        """The same as sympy expressions in the sizes."""
-        import sympy
-
-        size, per = self.size.to_sympy(plain), sympy.Max(1, self.rule.per.to_sympy(plain))
-        positions = sympy.Max(1, sympy.floor(self.rule.entries / per))
-        return {self.length: sympy.Min(positions, size), self.count: sympy.ceiling(size / positions)}
-
-
-@dataclass(frozen=True, slots=True)
 class Cost:
     """Polynomials in the sizes; the peak is the largest of several, one for each place in the kernel."""
 
@@ -81,12 +58,11 @@ class Cost:
     bytes_moved: Size
     peaks: tuple[Size, ...]
     tiles: tuple[Tiles, ...] = ()
+    backward: Cost | None = None
 
     def at(self, sizes: Mapping[str, int]) -> Counted:
         """The cost at these sizes, in exact integers."""
-        sizes = dict(sizes)
-        for tiles in self.tiles:
-            sizes |= tiles.at(sizes)
+        sizes = with_tiles(self.tiles, sizes)
         peak = max((p.value(sizes) for p in self.peaks), default=0)
         values = (p.value(sizes) for p in (self.flops, self.exps, self.bytes_moved))
         return Counted(*values, max(peak, 0))
@@ -104,7 +80,8 @@ class Cost:
             if t.length not in known
         )
         flops, exps, moved = (s.substitute(numbers) for s in (self.flops, self.exps, self.bytes_moved))
-        return Cost(flops, exps, moved, tuple(p.substitute(numbers) for p in self.peaks), open_tiles)
+        backward = None if self.backward is None else self.backward.given(sizes)
+        return Cost(flops, exps, moved, tuple(p.substitute(numbers) for p in self.peaks), open_tiles, backward=backward)
 
     @property
     def peak_bytes(self) -> Any:
@@ -114,8 +91,14 @@ class Cost:
         def plain(name: str) -> Any:
             return sympy.Symbol(name, integer=True, positive=True)
 
-        values = {name: value for tiles in self.tiles for name, value in tiles.to_sympy(plain).items()}
-        return sympy.Max(0, *(peak.to_sympy(lambda name: values.get(name, plain(name))) for peak in self.peaks))
+        values: dict[str, Any] = {}
+
+        def known(name: str) -> Any:
+            return values[name] if name in values else plain(name)
+
+        for tiles in self.tiles:
+            values |= tiles.to_sympy(known)
+        return sympy.Max(0, *(peak.to_sympy(known) for peak in self.peaks))
 
     @property
     def amounts(self) -> dict[str, int | str]:
@@ -127,11 +110,19 @@ class Cost:
         terms = [str(known), *unknown] if known or len(unknown) == 1 else unknown
         return {**found, "peak_bytes": f"max({', '.join(terms)})" if unknown else known}
 
+    @property
+    def data(self) -> dict[str, Any]:
+        """The amounts, those of the gradients under `backward`, and what the symbols of tiles stand for."""
+        backward = {} if self.backward is None else {"backward": self.backward.amounts}
+        tiles = {t.length: f"min({t.positions}, {t.size})" for t in self.tiles}
+        return {**self.amounts, **backward, **({"tiles": tiles} if tiles else {})}
+
     def __str__(self) -> str:
         lines = [f"{name:12}{amount}" for name, amount in self.amounts.items()]
+        if self.backward is not None:
+            lines += ["backward", *(f"  {name:12}{amount}" for name, amount in self.backward.amounts.items())]
         for tiles in self.tiles:
-            positions = f"max({tiles.rule.entries} // ({tiles.rule.per}), 1)"
-            lines.append(f"where {tiles.length} = min({positions}, {tiles.size}), {tiles.count} tiles of it")
+            lines.append(f"where {tiles.length} = min({tiles.positions}, {tiles.size}), {tiles.count} tiles of it")
         return "\n".join(lines)
 
 
@@ -153,70 +144,33 @@ def default_dtypes(program: Program) -> dict[str, str]:
     return found
 
 
-def kernel_cost(kernel: Kernel) -> Cost:
-    """The cost of a kernel whose branches all take their fast side."""
-    found: list[Tiles] = []
-    body = tuple(_tiled(i, found) if isinstance(i, Stream) else i for i in _straight(kernel.body))
-    flops = exps = moved = Size()
-    rounds = iter(found)
-    for instruction in body:
-        counts = (_flops(instruction), _exps(instruction), _moved(instruction))
-        if isinstance(instruction, Stream):
-            tiles, inner = next(rounds), (*instruction.body, *instruction.merge)
-            counts = tuple(total(_looped(count(i), tiles) for i in inner) for count in (_flops, _exps, _moved))  # type: ignore[assignment]
-        flops, exps, moved = flops + counts[0], exps + counts[1], moved + counts[2]
-    return Cost(flops, exps, moved, peaks(kernel, body), tuple(found))
+def kernel_cost(kernel: Kernel, library: str = "numpy") -> Cost:
+    """The cost of a kernel whose branches all take their fast side; `library`: whose temporaries count."""
+    body, found, stretches = tiled(kernel)
+    means, most = resolved(stretches, "mean"), resolved(stretches, "most")
+    found = with_stretches(found, means)
+    counts = [Size(), Size(), Size()]
+    for instruction, around in placed(body, found):
+        for n, count in enumerate((flops, exps, bytes_moved)):
+            counts[n] = counts[n] + looped(count(instruction).substitute(means), around)
+    tiles = list(found)
+    if library == "numpy":  # whose attention runs over chunks of its keys
+        body = tuple(_by_keys(i, tiles) if isinstance(i, Attend) else i for i in body)
+    alive = tuple(dict.fromkeys(size.substitute(most) for size in peaks(kernel, body, library)))
+    return Cost(*counts, alive, with_stretches(tiles, most))
 
 
-def _straight(body: Iterable[Instruction]) -> Iterable[Instruction]:
-    for instruction in body:
-        match instruction:
-            case IfFinite(fast=fast):
-                yield from _straight(fast)
-            case Stream(body=inner):
-                yield replace(instruction, body=tuple(_straight(inner)))
-            case _:
-                yield instruction
-
-
-def _tiled(stream: Stream, found: list[Tiles]) -> Stream:
-    """The stream with an index of its own for the axis inside a tile."""
+def _by_keys(attend: Attend, found: list[Tiles]) -> Attend:
+    """The attention over one chunk of its keys, with an index of its own for them."""
     number = "" if not found else str(len(found) + 1)
-    length, count = (f"{word}_{stream.axis.name}{number}" for word in ("tile", "tiles"))
-    rule = stream.tile if isinstance(stream.tile, TileRule) else TileRule(stream.tile, Size.of(1))
-    found.append(Tiles(length, count, stream.size, rule))
-    body, merge = (
-        tuple(
-            replace(i, out=_reindexed(i.out, stream.axis, Index(length)))
-            if isinstance(i, Slice)
-            else _reindexed(i, stream.axis, Index(length))
-            for i in part
-        )
-        for part in (stream.body, stream.merge)
-    )
-    return replace(stream, body=body, merge=merge)
+    length, count = f"{KEYS}{attend.group[0].name}{number}", f"chunks_{attend.group[0].name}{number}"
+    rule = TileRule(MOST_SCORES, entries((*attend.batch, *attend.rows)))
+    found.append(Tiles(attend.group[0].name, length, count, entries(attend.group), rule))
+    return replace(attend, group=(Index(length),))
 
 
-def _reindexed(value: Any, old: Index, new: Index) -> Any:
-    """A part of an instruction with one index replaced, at every depth."""
-    if isinstance(value, Index):
-        return new if value == old else value
-    if isinstance(value, tuple):
-        return tuple(_reindexed(part, old, new) for part in value)
-    if is_dataclass(value) and not isinstance(value, Size):
-        parts = {f.name: _reindexed(getattr(value, f.name), old, new) for f in fields(value) if f.init}
-        return replace(value, **parts)  # type: ignore[type-var]
-    return value
-
-
-def _looped(size: Size, tiles: Tiles) -> Size:
-    """What all rounds cost together: along the axis the tiles make up the whole, all else is done in each."""
-    along = Size(tuple((m, c) for m, c in size.terms if tiles.length in dict(m)))
-    each = size - along
-    return along.substitute({tiles.length: tiles.size}) + each * Size.of(tiles.count)
-
-
-def _flops(instruction: Instruction) -> Size:
+def flops(instruction: Instruction) -> Size:
+    """Floating-point operations."""
     match instruction:
         case Contract(a=a, b=b):
             return entries((*a.axes, *b.axes)) * 2
@@ -224,12 +178,15 @@ def _flops(instruction: Instruction) -> Size:
             return entries(out.axes)
         case Fold(source=source):
             return entries(source.axes)
-        case LogSumExp(source=source) | Normalised(score=source) | Weigh(score=source):
+        case LogSumExp(source=source) | Normalised(score=source) | Weigh(score=source) | Powers(score=source):
             return entries(source.axes) * 4
+        case Attend(bond=bond, values=values):
+            scores = attended(instruction)
+            return (entries((*scores, *bond)) + entries((*scores, *values)) + entries(scores) * 2) * 2
     return Size()
 
 
-def _moved(instruction: Instruction) -> Size:
+def bytes_moved(instruction: Instruction) -> Size:
     """Bytes read and written; of a table that is gathered from, as many as are taken."""
     if is_view(instruction):
         return Size()
@@ -241,10 +198,18 @@ def _moved(instruction: Instruction) -> Size:
     return total(size_in_bytes(r) for r in (*makes(instruction), *reads(instruction)))
 
 
-def _exps(instruction: Instruction) -> Size:
+def exps(instruction: Instruction) -> Size:
+    """Exponentials, and functions that take as long."""
     match instruction:
         case Apply(out=out, function=function) if function in EXPONENTIAL:
             return entries(out.axes)
-        case LogSumExp(source=source) | Normalised(kind="softmax", score=source) | Weigh(score=source):
+        case (
+            LogSumExp(source=source)
+            | Normalised(kind="softmax", score=source)
+            | Weigh(score=source)
+            | Powers(score=source)
+        ):
             return entries(source.axes)
+        case Attend():
+            return entries(attended(instruction))
     return Size()

@@ -2,20 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
 
 from tensorattn.backends import Backend
 from tensorattn.backends.naming import Names
+from tensorattn.cost import Cost
 from tensorattn.extents import AxisFact, SumFact, definition_axes, size_facts
 from tensorattn.ir import Affine, Extent, Index, Position, Tensor
-from tensorattn.lowering.streaming import Limit
 from tensorattn.plan import SLACK, Plan
 from tensorattn.program import Program
 from tensorattn.sizes import Axis, Quotient, Size, SizeRead
 
 Reads = tuple[tuple[str, SizeRead], ...]
+MARGIN = 16  # a predicted peak is granted this part of itself more
+FEWEST_BUFFERS, BUFFERS = 3 << 15, 1 << 18  # and bytes for small things; NumPy casts through 64 KB
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The choice made holds while `entries` is at least (`above`) or below `bound`."""
+
+    entries: Size
+    bound: int
+    above: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The choice made holds while its peak fits in `memory` bytes."""
+
+    cost: Cost
+    memory: int
+
+    @staticmethod
+    def needed(peak: int) -> int:
+        """The bytes that a predicted peak takes at most: row sums and the buffers of the library are not predicted."""
+        return peak + peak // MARGIN + (min(max(peak, FEWEST_BUFFERS), BUFFERS) if peak else 0)
+
+    @property
+    def most(self) -> int:
+        """The largest predicted peak that fits."""
+        return bisect_right(range(self.memory + 1), self.memory, key=self.needed) - 1
 
 
 class GuardWriter:
@@ -143,7 +174,12 @@ def guard(program: Program, reads: Reads, scalars: frozenset[str], backend: Back
 
 
 def chooser(
-    plan: Plan, program: Program, reads: Reads, scalars: frozenset[str], limits: tuple[Limit, ...] = ()
+    plan: Plan,
+    program: Program,
+    reads: Reads,
+    scalars: frozenset[str],
+    limits: tuple[Limit, ...] = (),
+    budget: Budget | None = None,
 ) -> Callable[..., bool] | None:
     """A function of the inputs in order: whether the plan is still the choice at their sizes; None if it always is.
 
@@ -151,19 +187,34 @@ def chooser(
     """
     writer = GuardWriter(program, reads, scalars)
     known = dict(reads)
+    pairs = [(rival.price, order.price) for order in plan.searched for rival in order.rivals]
+    pairs += [(other, plan.price) for other in plan.others]
     tests = []
-    for _, order in plan.orders:
-        for rival in order.rivals:
-            difference = rival.price - order.price
-            if difference.symbols <= known.keys() and any(c < 0 for _, c in difference.terms):
-                tests.append(f"{writer.polynomial(rival.price)} >= {SLACK} * {writer.polynomial(order.price)}")
+    for other, own in pairs:
+        difference = other - own
+        if difference.symbols <= known.keys() and any(c < 0 for _, c in difference.terms):
+            tests.append(f"{writer.polynomial(other)} >= {SLACK} * {writer.polynomial(own)}")
     for limit in limits:
         if limit.entries.symbols <= known.keys() and limit.bound:
             tests.append(f"{writer.polynomial(limit.entries)} {'>=' if limit.above else '<'} {limit.bound}")
+    tiles: list[str] = []
+    if budget is not None:
+        tiles = list(_tile_lines(writer, budget.cost))
+        tests += [f"{writer.polynomial(peak)} <= {budget.most}" for peak in budget.cost.peaks]
     if not tests:
         return None
-    head = [f"def holds({', '.join(writer.inputs.values())}):", *writer.size_lines()]
+    head = [f"def holds({', '.join(writer.inputs.values())}):", *writer.size_lines(), *tiles]
     return _made([*head, f"    return {' and '.join(dict.fromkeys(tests))}"], "holds")
+
+
+def _tile_lines(writer: GuardWriter, cost: Cost) -> Iterator[str]:
+    """The lengths and numbers of the tiles, as `Tiles.at` finds them."""
+    for tiles in cost.tiles:
+        length, count = writer.names.of("size", tiles.length), writer.names.of("size", tiles.count)
+        size, per = writer.polynomial(tiles.size), writer.polynomial(tiles.rule.per)
+        yield f"    {count} = max({tiles.rule.entries} // max({per}, 1), 1)"
+        yield f"    {length} = min({count}, {size})"
+        yield f"    {count} = -(-{size} // {count})"
 
 
 def _made(lines: list[str], name: str, names: Mapping[str, object] | None = None) -> Callable[..., bool]:

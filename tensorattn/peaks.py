@@ -1,7 +1,7 @@
 """Kernel → the bytes alive at each of its instructions, beyond inputs and outputs.
 
-Modelled over the lifetimes of the registers of the NumPy back end: a register dies after its last use, views cost
-nothing, and each instruction has the temporaries its code makes.
+Modelled over the lifetimes of the registers of the back ends: a register dies after its last use, views cost nothing,
+and each instruction has the temporaries its code makes with one library or the other.
 """
 
 from __future__ import annotations
@@ -9,36 +9,39 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
+from tensorattn.backends.limits import MOST_SCORES
 from tensorattn.ir import Index
 from tensorattn.kernel import (
     Apply,
     Arrange,
+    Attend,
     Cast,
     CheckRange,
     Contract,
-    Gather,
     Instruction,
     Kernel,
     Largest,
-    Literal,
     Load,
     LogSumExp,
     Normalised,
-    Register,
-    Slice,
+    Powers,
     Stream,
-    View,
     Weigh,
 )
+from tensorattn.lowering.buffers import Room, places
 from tensorattn.lowering.liveness import makes, reads
+from tensorattn.lowering.views import BYTES, entries, is_view, size_in_bytes, viewed
+from tensorattn.parts import Literal, Register
 from tensorattn.sizes import Size
 
-BYTES = {"bool": 1, "int64": 8, "float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 Axes = tuple[Index, ...]
 # What a function or a normaliser holds at once beside its result: arrays like it, and other bytes an entry. Measured.
 TEMPORARIES = {"sigmoid": (2, 0), "silu": (2, 0), "gelu": (0, 64), "elu": (1, 1), "leaky_relu": (1, 1)}
 WEIGHT_TEMPORARIES = {"softmax": (0, 0), "l1norm": (2, 0), "l2norm": (2, 0), "sparsemax": (0, 27), "entmax": (3, 3)}
 THREE_HALVES_TEMPORARIES = (4, 19)
+# torch: functions are one call each; the normalisers make what gradients need
+TORCH_TEMPORARIES = {"softmax": (2, 1), "l1norm": (2, 3), "l2norm": (2, 3), "sparsemax": (3, 27), "entmax": (4, 27)}
+KEYS = "keys_"  # an index that stands for a chunk of the keys of an attention is named so
 
 
 def total(sizes: Iterable[Size]) -> Size:
@@ -46,47 +49,20 @@ def total(sizes: Iterable[Size]) -> Size:
     return sum(sizes, Size())
 
 
-def entries(indices: Iterable[Index]) -> Size:
-    """The number of entries over these indices, each counted once."""
-    return Size.product(index.name for index in dict.fromkeys(indices))
+def attended(instruction: Attend) -> Axes:
+    """The indices of the scores of an attention."""
+    return (*instruction.batch, *instruction.rows, *instruction.group)
 
 
-def size_in_bytes(register: Register) -> Size:
-    """The bytes of a register."""
-    return entries(register.axes) * BYTES[register.dtype]
-
-
-def is_view(instruction: Instruction) -> bool:
-    """Whether the result is a view of the source, or the source itself."""
-    match instruction:
-        case Load(out=out, given=given):
-            return given is None or given == out.dtype
-        case View() | Arrange() | Slice():
-            return True
-        case Apply(function="select", arguments=(Literal(), *_)):  # one of two arrays
-            return True
-        case Cast(out=out, source=source):
-            return out.dtype == source.dtype
-        case CheckRange(where=None):
-            return True
-        case Gather(positions=positions):
-            return all(isinstance(p, Index) for p in positions)
-    return False
-
-
-def _viewed(instruction: Instruction) -> Register:
-    """What a view is a view of."""
-    match instruction:
-        case Gather(table=source) | CheckRange(positions=source) | Apply(arguments=(_, Register() as source, *_)):
-            return source
-        case View(source=source) | Arrange(source=source) | Cast(source=source) | Slice(source=source):
-            return source
-    raise TypeError(f"not a view: {instruction!r}")
-
-
-def _temporaries(instruction: Instruction, stored: Mapping[Register, Axes]) -> Size:
+def _temporaries(instruction: Instruction, stored: Mapping[Register, Axes], library: str) -> Size:
     """Bytes an instruction holds beside its operands and its result."""
     match instruction:
+        case Normalised(out=out, kind=kind, where=where, options=options) if library == "torch":
+            copies, others = TORCH_TEMPORARIES[kind]
+            more = (kind == "softmax" and "sink" in dict(options)) + (where is not None and kind != "softmax")
+            return size_in_bytes(out) * (copies + more) + entries(out.axes) * others
+        case Contract() if library == "torch":
+            return _copies(instruction, stored) + _unbatched(instruction, stored)
         case Apply(out=out, function=function):
             copies, others = TEMPORARIES.get(function, (0, 0))
             return size_in_bytes(out) * copies + entries(out.axes) * others
@@ -97,16 +73,31 @@ def _temporaries(instruction: Instruction, stored: Mapping[Register, Axes]) -> S
             selected = where is not None and kind == "softmax"
             return size_in_bytes(out) * (copies + selected) + entries(out.axes) * others
         case Weigh(out=out, where=where):
+            return entries(out.axes) if where is not None else Size()
+        case Powers(out=out, where=where):
             return size_in_bytes(out) if where is not None else Size()
+        case Attend():
+            return _attended_temporaries(instruction)
         case LogSumExp(source=source, where=where):
             return size_in_bytes(source) * (2 + (where is not None))
         case Largest(source=source, where=where):
-            return entries(source.axes) * (16 if where is None else 24)
+            return entries(source.axes) * (16 + 8 * (where is not None) + 8 * (library == "torch"))
         case CheckRange(out=out):
             return entries(out.axes) * 2
         case Contract():
             return _copies(instruction, stored)
     return Size()
+
+
+def _attended_temporaries(instruction: Attend) -> Size:
+    """The scores of a chunk of keys and where they are masked; the scaled query; what a chunk adds to the result."""
+    scores, out = attended(instruction), instruction.out
+    masked = instruction.where is not None or instruction.causal
+    each = BYTES[out.dtype]
+    query = entries((*instruction.batch, *instruction.rows, *instruction.bond))
+    chunk = any(index.name.startswith(KEYS) for index in instruction.group)
+    held = entries(scores) if chunk else Size.of(MOST_SCORES)
+    return held * (each + masked) + (query + entries(out.axes)) * each
 
 
 def _groups(step: Contract) -> tuple[Axes, Axes, Axes, Axes]:
@@ -130,9 +121,24 @@ def _copies(step: Contract, stored: Mapping[Register, Axes]) -> Size:
     return total
 
 
+def _unbatched(step: Contract, stored: Mapping[Register, Axes]) -> Size:
+    """The operands, and the result, that torch copies because the axes of the batch are not the slow ones together."""
+    batch, left, right, inner = _groups(step)
+    if not batch or not inner:
+        return Size()
+    total = Size()
+    for one, rest in ((step.a, left), (step.b, right)):
+        axes = tuple(i for i in stored[one] if i in (*batch, *rest, *inner))
+        ordered = _adjacent(rest, axes) and _adjacent(inner, axes)
+        kept = tuple(i for i in axes if i in batch)
+        if ordered and (axes[-1] in batch or kept != batch or not _adjacent(batch, axes)):
+            total = total + size_in_bytes(one)
+    return total
+
+
 def _stored(instruction: Instruction, stored: Mapping[Register, Axes]) -> dict[Register, Axes]:
     """The axes of the results in the order in which memory holds them."""
-    if isinstance(instruction, (Stream, Weigh)):
+    if isinstance(instruction, (Stream, Weigh, Attend, Powers)):
         return {made: made.axes for made in makes(instruction)}
     return {instruction.out: _layout(instruction, stored)}
 
@@ -159,28 +165,30 @@ def _adjacent(group: Axes, axes: Axes) -> bool:
     return all(q == p + 1 for p, q in pairwise(places))
 
 
-def peaks(kernel: Kernel, body: tuple[Instruction, ...]) -> tuple[Size, ...]:
+def peaks(kernel: Kernel, body: tuple[Instruction, ...], library: str = "numpy") -> tuple[Size, ...]:
     """Bytes alive at each instruction, less those of the results, without those that another always exceeds."""
-    owner = _owners(body, {})
+    owner = _owners(body, {}, {})
     last = _last_uses(body, owner, (output.register for output in kernel.outputs))
-    alive, found = _alive(body, owner, last, {})
+    alive, found = _alive(body, owner, last, {}, library)
     for output in kernel.outputs:
         copied = owner.get(output.register) is None or output.dtype != output.register.dtype
         if copied:
             alive = alive + entries(i for axis in output.axes for i in axis) * BYTES[output.dtype]
     results = total(entries(i for a in o.axes for i in a) * BYTES[o.dtype] for o in kernel.outputs)
-    return _maximal([size - results for size in (*found, alive)])
+    return maximal([size - results for size in (*found, alive)])
 
 
 Owners = dict[Register, "Register | None"]  # whose memory a register has; None: an input's
 
 
-def _owners(body: tuple[Instruction, ...], outer: Owners) -> Owners:
+def _owners(body: tuple[Instruction, ...], outer: Owners, placed: Mapping[str, Room | Register]) -> Owners:
     owner = dict(outer)
     for instruction in body:
-        owner |= {made: made for made in makes(instruction)}
+        for made in makes(instruction):
+            place = placed.get(made.name, made)
+            owner[made] = None if isinstance(place, Room) else owner.get(place, place)
         if is_view(instruction):
-            seen = None if isinstance(instruction, Load) else owner.get(_viewed(instruction))
+            seen = None if isinstance(instruction, Load) else owner.get(viewed(instruction))
             owner[instruction.out] = seen  # type: ignore[union-attr]
     return owner
 
@@ -200,30 +208,35 @@ def _last_uses(body: tuple[Instruction, ...], owner: Owners, kept: Iterable[Regi
 
 
 def _alive(
-    body: tuple[Instruction, ...], owner: Owners, last: Mapping[Register, int], stored: dict[Register, Axes]
+    body: tuple[Instruction, ...],
+    owner: Owners,
+    last: Mapping[Register, int],
+    stored: dict[Register, Axes],
+    library: str,
 ) -> tuple[Size, list[Size]]:
     """Bytes alive after a body, and at each of its instructions; `stored` gathers how registers lie in memory."""
     alive, found = Size(), []
     for place, instruction in enumerate(body):
         alive = alive + total(size_in_bytes(made) for made in makes(instruction) if owner[made] == made)
         if isinstance(instruction, Stream):
-            found += [alive + inner for inner in _in_stream(instruction, owner, stored)]
+            found += [alive + inner for inner in _in_stream(instruction, owner, stored, library)]
         stored.update(_stored(instruction, stored))
-        found.append(alive + _temporaries(instruction, stored))
+        found.append(alive + _temporaries(instruction, stored, library))
         alive = alive - total(size_in_bytes(root) for root, end in last.items() if end == place)
     return alive, found
 
 
-def _in_stream(stream: Stream, outer: Owners, stored: Mapping[Register, Axes]) -> list[Size]:
+def _in_stream(stream: Stream, outer: Owners, stored: Mapping[Register, Axes], library: str) -> list[Size]:
     """Bytes alive inside a round of the loop, beside the state that it carries."""
-    body = (*stream.body, *stream.merge)
-    owner = _owners(body, outer)
-    last = _last_uses(body, owner, stream.merged)
+    body, placed = (*stream.body, *stream.merge), places(stream)
+    rooms = total(entries(room.axes) * BYTES[room.dtype] for room in placed.rooms)
+    owner = _owners(body, {**outer, **{carry.state: carry.state for carry in stream.carry}}, placed.of)
+    last = _last_uses(body, owner, (*stream.merged, *(stack.part for stack in stream.stacked)))
     layouts = {**stored, **{carry.state: carry.state.axes for carry in stream.carry}}
-    return _alive(body, owner, last, layouts)[1]
+    return [rooms + size for size in _alive(body, owner, last, layouts, library)[1]]
 
 
-def _maximal(sizes: list[Size]) -> tuple[Size, ...]:
+def maximal(sizes: list[Size]) -> tuple[Size, ...]:
     """The sizes that no other exceeds coefficient by coefficient."""
     kept: list[Size] = []
     for size in dict.fromkeys(sizes):

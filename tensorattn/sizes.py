@@ -43,6 +43,8 @@ class Size:
         return Size(tuple(sorted((m, c) for m, c in total.items() if c)))
 
     def __add__(self, other: Size | int) -> Size:
+        if not isinstance(other, int) and not (self.terms and other.terms):
+            return self if self.terms else other
         return Size._collect((*self.terms, *Size.of(other).terms))
 
     def __neg__(self) -> Size:
@@ -52,6 +54,8 @@ class Size:
         return self + (-Size.of(other))
 
     def __mul__(self, other: Size | int) -> Size:
+        if isinstance(other, int):
+            return Size(tuple((m, c * other) for m, c in self.terms)) if other else Size()
         return Size._collect((_times(m, n), c * d) for m, c in self.terms for n, d in Size.of(other).terms)
 
     __radd__, __rmul__ = __add__, __mul__

@@ -3,38 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from tensorattn import backends
-from tensorattn.cost import Cost, kernel_cost
-from tensorattn.errors import DTypeError, PlanError
+from tensorattn.asking import Asked, Asking, fixed_kinds
+from tensorattn.choosing import choose
+from tensorattn.errors import DTypeError
 from tensorattn.expanding import expand
 from tensorattn.extents import size_reads
-from tensorattn.guarding import Reads, chooser, guard
-from tensorattn.ir import BATCH, Index, normalised_reductions
-from tensorattn.kernel import Kernel
-from tensorattn.lowering import lower
-from tensorattn.lowering.streaming import Limit, streamed
+from tensorattn.guarding import Budget, chooser, guard
+from tensorattn.ir import BATCH, Index
+from tensorattn.kinds import Case
 from tensorattn.plan import Plan
-from tensorattn.planning import plan as make_plan
 from tensorattn.program import Program
-from tensorattn.rewriting.fusing import fuse
-from tensorattn.sizes import Size
-
-PLANS = ("auto", "dense", "streamed")
-LEAST_STREAMED = 1 << 21  # weights below this many entries are faster dense: two tiles
+from tensorattn.rates import machine
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What `compile` was asked for: the statements needed, outputs, given sizes, kind of plan."""
+    """What `compile` was asked for: the statements needed, outputs, given sizes, plan and budget."""
 
     program: Program
     outputs: tuple[str, ...]
     sizes: Mapping[str, int]
-    plan: str
-    budgeted: bool
+    plan: Asking
+    memory: int | None
+
+    def asked(self, *, budgeted: bool = True, recorded: bool = False, traced: bool = False) -> Asked:
+        """What a plan has to be. Raises: PlanError."""
+        fixed = fixed_kinds(self.program, self.plan)
+        return Asked(self.plan, self.memory if budgeted and not traced else None, recorded, traced, fixed)
 
 
 @dataclass(frozen=True)
@@ -45,16 +44,6 @@ class Specialisation:
     holds: Callable[..., bool] | None
     run: Callable[..., tuple[Any, ...]]
     plan: Plan
-    cost: Cost | None
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A plan, its kernel, and the limits within which it is the choice."""
-
-    plan: Plan
-    kernel: Kernel
-    limits: tuple[Limit, ...] = ()
 
 
 def specialise(
@@ -64,6 +53,7 @@ def specialise(
     ranks: Mapping[str, int],
     sizes: Mapping[str, int] | None,
     differentiable: bool,
+    device: str = "cpu",
 ) -> Specialisation:
     """The specialisation for inputs of these dtypes and ranks (Python numbers have none), planned for these sizes.
 
@@ -71,63 +61,19 @@ def specialise(
     """
     program = expand(request.program, batch_rank(request.program, ranks))
     reads = size_reads(program, request.sizes)
-    chosen = planned(
-        request, program, dtypes, reads, sizes, backend.exponential_base(), differentiable, traced=sizes is None
-    )
+    on, base = machine(backend.name, device), backend.exponential_base()
+    case = Case(program, request.outputs, dtypes, reads, sizes, on, base, recorded=differentiable)
+    chosen = choose(case, request.asked(recorded=differentiable, traced=sizes is None))
     scalars = frozenset(n for n in program.inputs if n not in ranks)
+    budget = None
+    if request.memory is not None and sizes is not None:
+        budget = Budget(chosen.chosen.cost, request.memory)
     return Specialisation(
         fits=guard(program, reads, scalars, backend),
-        holds=chooser(chosen.plan, program, reads, scalars, chosen.limits),
+        holds=chooser(chosen.plan, program, chosen.kernel.sizes, scalars, chosen.limits, budget),
         run=backend.build(chosen.kernel, "formula"),
         plan=chosen.plan,
-        cost=kernel_cost(chosen.kernel) if request.budgeted else None,
     )
-
-
-def planned(
-    request: Request,
-    program: Program,
-    dtypes: Mapping[str, str],
-    reads: Reads,
-    sizes: Mapping[str, int] | None,
-    base: str,
-    differentiable: bool = False,
-    traced: bool = False,
-) -> Planned:
-    """Dense, or streamed where that is asked for or pays.
-
-    `base`: of the faster exponential of the back end. A traced program, and where gradients are recorded `auto`, is
-    dense: a traced loop has no length, and a recorded one keeps every tile.
-
-    Raises: PlanError `E-PLAN` where the plan asked for does not exist.
-    """
-    limits: tuple[Limit, ...] = ()
-    fused = fuse(program, request.outputs)
-    wanted = request.plan == "streamed" and not traced
-    if request.plan == "auto" and sizes is not None and not differentiable:
-        limits = tuple(Limit(entries, LEAST_STREAMED, above=False) for entries in _weights(fused))
-        known = [limit for limit in limits if limit.entries.symbols <= sizes.keys()]
-        wanted = any(limit.entries.value(sizes) >= limit.bound for limit in known)
-    if wanted:
-        chosen = make_plan(fused, request.outputs, sizes)
-        chosen = replace(chosen, kind="streamed", inputs=program.inputs)
-        least = 0 if request.plan == "streamed" else LEAST_STREAMED
-        found = streamed(lower(chosen, dtypes, reads), dict(chosen.nominal), least, base)
-        if found.axes:
-            return Planned(chosen, found.kernel, found.limits)
-        if request.plan == "streamed":
-            why = found.refused or ("the program has no softmax whose weights are summed",)
-            raise PlanError("E-PLAN", "nothing in this program can be streamed", facts=why, hint='plan="auto"')
-        limits = found.limits
-    chosen = make_plan(program, request.outputs, sizes)
-    return Planned(chosen, lower(chosen, dtypes, reads), limits)
-
-
-def _weights(program: Program) -> tuple[Size, ...]:
-    """How many weights each softmax has whose indices are all summed in its product."""
-    reductions = (r for s in program.statements for r in normalised_reductions(s.body))
-    found = (r.weights for r in reductions if r.weights.kind == "softmax" and r.barred == r.weights.indices)
-    return tuple(dict.fromkeys(Size.product(i.name for i in weights.free) for weights in found))
 
 
 def batch_rank(program: Program, ranks: Mapping[str, int]) -> int:

@@ -62,10 +62,10 @@ def test_one_compile_serves_all_sizes_in_any_order():
 
 def test_a_plan_is_searched_once_for_many_sizes(monkeypatch):
     compiled, planned = ta.compile(ATTEND), []
-    import tensorattn.specialising as specialising
+    import tensorattn.kinds as kinds
 
-    original = specialising.make_plan
-    monkeypatch.setattr(specialising, "make_plan", lambda *a: planned.append(a) or original(*a))
+    original = kinds.make_plan
+    monkeypatch.setattr(kinds, "make_plan", lambda *a, **more: planned.append(a) or original(*a, **more))
     for n in range(3, 40):
         compiled(inputs(3, n))
     assert len(planned) == 1
@@ -261,10 +261,13 @@ def test_a_budget_is_kept_or_refused():
     assert error.value.code == "E-BUDGET"
     generous = ta.compile(ATTEND, memory=10_000_000)
     np.testing.assert_allclose(generous(x), dense(**x), atol=1e-12)
-    small = ta.compile(ATTEND, memory=60_000)
+    small = ta.compile(ATTEND, memory=240_000)  # half of the weights
     small(inputs(3, 5))
+    np.testing.assert_allclose(small(inputs(200, 300)), dense(**inputs(200, 300)), atol=1e-12)
+    least = ta.compile(ATTEND, memory=60_000)
+    least(inputs(3, 5))
     with pytest.raises(ta.BudgetError):
-        small(inputs(200, 300))
+        least(inputs(200, 300))
 
 
 def test_unknown_options_are_refused():

@@ -44,10 +44,16 @@ def _diagnosed(form: str) -> Generator[None]:
             raise SystemExit(1) from error
 
 
-def _compile(program: Program, outputs: tuple[str, ...] | None, sizes: dict[str, int]) -> Compiled:
+def _compile(
+    program: Program,
+    outputs: tuple[str, ...] | None,
+    sizes: dict[str, int],
+    plan: str | dict[str, str] = "auto",
+    memory: int | None = None,
+) -> Compiled:
     import tensorattn
 
-    return tensorattn.compile(program, outputs=outputs, sizes=sizes)
+    return tensorattn.compile(program, outputs=outputs, sizes=sizes, plan=plan, memory=memory)
 
 
 @main.command()
@@ -71,28 +77,58 @@ def check(formula: str, sizes: dict[str, int], shapes: dict[str, str], strict: b
 @arguments.formula_argument
 @arguments.sizes_option
 @arguments.outputs_option
+@arguments.plan_option
+@arguments.memory_option
+@arguments.dtype_option
+@arguments.backend_option
 @arguments.format_option
-def explain(formula: str, sizes: dict[str, int], outputs: tuple[str, ...] | None, form: str) -> None:
-    """Say in words how a formula is computed, and why."""
+def explain(
+    formula: str,
+    sizes: dict[str, int],
+    outputs: tuple[str, ...] | None,
+    plan: str | dict[str, str],
+    memory: int | None,
+    dtype: str,
+    backend: str,
+    form: str,
+) -> None:
+    """Say in words how a formula is computed, why, and what else would cost."""
+    from tensorattn import wording
+
     with _diagnosed(form):
         program = arguments.read_program(formula)
-        text = _compile(program, outputs, arguments.open_sizes(program, sizes)).explain(**sizes)
+        compiled = _compile(program, outputs, arguments.open_sizes(program, sizes), plan, memory)
+        choice = compiled.choice(sizes, backend=backend, dtypes=arguments.float_dtypes(compiled.used, dtype))
         report_lints(form, program)
-        report_data(form, text, {"plan": text})
+        report_data(form, wording.explain(choice, sizes), wording.data(choice, sizes))
 
 
 @main.command()
 @arguments.formula_argument
 @arguments.sizes_option
 @arguments.outputs_option
+@arguments.plan_option
+@arguments.memory_option
+@arguments.dtype_option
+@arguments.backend_option
 @arguments.format_option
-def cost(formula: str, sizes: dict[str, int], outputs: tuple[str, ...] | None, form: str) -> None:
-    """Print FLOPs, exponentials, bytes moved and peak bytes; symbolic where sizes are missing."""
+def cost(
+    formula: str,
+    sizes: dict[str, int],
+    outputs: tuple[str, ...] | None,
+    plan: str | dict[str, str],
+    memory: int | None,
+    dtype: str,
+    backend: str,
+    form: str,
+) -> None:
+    """Print FLOPs, exponentials, bytes moved and peak bytes, forward and backward; symbolic where sizes are missing."""
     with _diagnosed(form):
         program = arguments.read_program(formula)
-        price = _compile(program, outputs, arguments.open_sizes(program, sizes)).cost(**sizes)
+        compiled = _compile(program, outputs, arguments.open_sizes(program, sizes), plan, memory)
+        price = compiled.cost(sizes, backend=backend, dtypes=arguments.float_dtypes(compiled.used, dtype))
         report_lints(form, program)
-        report_data(form, str(price), price.amounts)
+        report_data(form, str(price), price.data)
 
 
 @main.command()
@@ -108,6 +144,8 @@ def cost(formula: str, sizes: dict[str, int], outputs: tuple[str, ...] | None, f
 @click.option("-O", "--output-file", "target", metavar="FILE", help="Write the results to an .npz or .npy file.")
 @arguments.sizes_option
 @arguments.outputs_option
+@arguments.plan_option
+@arguments.memory_option
 @arguments.backend_option
 @arguments.format_option
 def run(
@@ -116,6 +154,8 @@ def run(
     target: str | None,
     sizes: dict[str, int],
     outputs: tuple[str, ...] | None,
+    plan: str | dict[str, str],
+    memory: int | None,
     backend: str,
     form: str,
 ) -> None:
@@ -125,7 +165,7 @@ def run(
 
     with _diagnosed(form):
         program = arguments.read_program(formula)
-        compiled = _compile(program, outputs, sizes)
+        compiled = _compile(program, outputs, sizes, plan, memory)
         check_target(target, tuple(compiled.signature.outputs))
         results = call(compiled, read_inputs(inputs, compiled.inputs), backend)
         report_lints(form, program)
@@ -139,13 +179,22 @@ def run(
 @arguments.formula_argument
 @arguments.sizes_option
 @arguments.outputs_option
+@arguments.plan_option
 @arguments.backend_option
 @arguments.format_option
-def emit(formula: str, sizes: dict[str, int], outputs: tuple[str, ...] | None, backend: str, form: str) -> None:
+def emit(
+    formula: str,
+    sizes: dict[str, int],
+    outputs: tuple[str, ...] | None,
+    plan: str | dict[str, str],
+    backend: str,
+    form: str,
+) -> None:
     """Print stand-alone Python source that computes a formula without tensorattn."""
     with _diagnosed(form):
         program = arguments.read_program(formula)
-        text = _compile(program, outputs, arguments.open_sizes(program, sizes)).source(backend, **sizes)  # type: ignore[arg-type]
+        compiled = _compile(program, outputs, arguments.open_sizes(program, sizes), plan)
+        text = compiled.source(backend, sizes)
         report_lints(form, program)
         report_data(form, text.rstrip("\n"), {"backend": backend, "source": text})
 

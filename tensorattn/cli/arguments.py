@@ -101,6 +101,39 @@ def read_outputs(_context: click.Context, _parameter: click.Parameter, texts: Se
     return tuple(dict.fromkeys(names)) or None
 
 
+def read_plan(_context: click.Context, _parameter: click.Parameter, texts: Sequence[str]) -> str | dict[str, str]:
+    """`--plan streamed` as `"streamed"`, `--plan y=dense` as `{"y": "dense"}`; nothing given: `"auto"`."""
+    if len(texts) == 1 and "=" not in texts[0]:
+        return texts[0]
+    plans: dict[str, str] = {}
+    for text in texts:
+        name, plan = _pair(text, "STATEMENT=PLAN, or one PLAN for all")
+        if plans.setdefault(name, plan) != plan:
+            raise click.BadParameter(f"the plan of {name} is given twice: {plans[name]} and {plan}")
+    return plans or "auto"
+
+
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def read_memory(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
+    """`--memory 64M` as a number of bytes."""
+    if text is None:
+        return None
+    number, unit = (text[:-1], text[-1:].upper()) if text[-1:].isalpha() else (text, "")
+    if not number.isdecimal() or unit not in UNITS:
+        raise click.BadParameter(f"{text!r} is no number of bytes: write 4000000, 500K, 64M or 2G")
+    return int(number) * UNITS[unit]
+
+
+def float_dtypes(program: Program, dtype: str) -> dict[str, str]:
+    """This dtype for every input that takes floats."""
+    from tensorattn.cost import default_dtypes
+    from tensorattn.expanding import expand
+
+    return {name: dtype for name, known in default_dtypes(expand(program, 0)).items() if known == "float64"}
+
+
 # Options that several commands share ------------------------------------------------------------------------------
 
 
@@ -110,6 +143,7 @@ formula_argument: Decorator = click.argument("formula", metavar="FILE_OR_FORMULA
 sizes_option: Decorator = click.option(
     "-d",
     "--size",
+    "--sizes",
     "sizes",
     multiple=True,
     metavar="NAME=SIZE",
@@ -137,4 +171,24 @@ format_option: Decorator = click.option(
 )
 backend_option: Decorator = click.option(
     "--backend", type=click.Choice(["numpy", "torch"]), default="numpy", show_default=True, help="Array library."
+)
+plan_option: Decorator = click.option(
+    "--plan",
+    multiple=True,
+    metavar="PLAN",
+    callback=read_plan,
+    help="auto (default), dense, streamed, …; or STATEMENT=PLAN, repeatable.",
+)
+memory_option: Decorator = click.option(
+    "--memory",
+    metavar="BYTES",
+    callback=read_memory,
+    help="Budget beside inputs and results: 4000000, 500K, 64M, 2G.",
+)
+dtype_option: Decorator = click.option(
+    "--dtype",
+    type=click.Choice(["float64", "float32", "float16", "bfloat16"]),
+    default="float64",
+    show_default=True,
+    help="Of the inputs that take floats.",
 )

@@ -37,11 +37,11 @@ def stage_text(
             compiled = tensorattn.compile(program, outputs=outputs, sizes=open_sizes(program, sizes))
     match stage:
         case "plan":
-            return compiled.explain(**sizes)
+            return compiled.explain(sizes)
         case "kernel":
-            return "\n".join(outline(compiled.kernel(**sizes)))  # type: ignore[arg-type]
+            return "\n".join(outline(compiled.kernel(sizes)))
         case "source":
-            return compiled.source(backend, **sizes)  # type: ignore[arg-type]
+            return compiled.source(backend, sizes)
     assert_never(stage)
 
 

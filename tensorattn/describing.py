@@ -1,0 +1,166 @@
+"""What a compiled formula says of itself: plan, words, cost, kernel and source, for sizes that are given or not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tensorattn import backends, wording
+from tensorattn.arguments import check_superfluous, given_sizes
+from tensorattn.backward import backward_cost
+from tensorattn.choosing import Choice, choose
+from tensorattn.cost import Cost, default_dtypes
+from tensorattn.errors import BindingError, ShapeError, suggest
+from tensorattn.expanding import expand
+from tensorattn.extents import index_names, size_reads
+from tensorattn.kernel import Kernel
+from tensorattn.kinds import Case
+from tensorattn.plan import Plan
+from tensorattn.program import Program
+from tensorattn.rates import machine
+from tensorattn.specialising import Request
+
+
+class Described:
+    """The part of `Compiled` that makes no call."""
+
+    __slots__ = ()
+
+    program: Program
+    used: Program
+    inputs: tuple[str, ...]
+    _sizes: Mapping[str, int]
+    _request: Request
+
+    def choice(
+        self,
+        sizes: Mapping[str, int] | None = None,
+        /,
+        *,
+        backend: str = "numpy",
+        dtypes: Mapping[str, str] | None = None,
+        **named: int,
+    ) -> Choice:
+        """The plan for these index sizes (nominal ones if none are given; no batch axes), and all that were not taken.
+
+        For a back end, and inputs of these dtypes (default: what each place asks for, floats float64).
+        """
+        return self._chosen(self._given(sizes, named), dtypes, backend, thorough=True)
+
+    def plan(self, sizes: Mapping[str, int] | None = None, /, **named: int) -> Plan:
+        """The plan for these index sizes, by name or as a mapping (nominal ones if none are given; no batch axes)."""
+        return self._chosen(self._given(sizes, named)).plan
+
+    def explain(
+        self,
+        sizes: Mapping[str, int] | None = None,
+        /,
+        *,
+        backend: str = "numpy",
+        dtypes: Mapping[str, str] | None = None,
+        **named: int,
+    ) -> str:
+        """The plan in words: how each normaliser is done and why, what else there is and its price, every contraction.
+
+        Arguments as of `choice`. Sizes that are not given stay symbols.
+        """
+        given = self._given(sizes, named)
+        return wording.explain(self._chosen(given, dtypes, backend, thorough=True), given)
+
+    def cost(
+        self,
+        sizes: Mapping[str, int] | None = None,
+        /,
+        *,
+        backend: str = "numpy",
+        dtypes: Mapping[str, str] | None = None,
+        **named: int,
+    ) -> Cost:
+        """FLOPs, exps, bytes moved and peak bytes beyond inputs and outputs; `.backward`: the same of the gradients.
+
+        Numbers where the sizes are given, polynomials in those that are not; `.at(sizes)` gives integers. Arguments as
+        of `choice`.
+        """
+        given = self._given(sizes, named)
+        chosen = self._chosen(given, dtypes, backend).chosen
+        return replace(chosen.cost, backward=backward_cost(chosen.kernel)).given(given)
+
+    def kernel(
+        self,
+        sizes: Mapping[str, int] | None = None,
+        /,
+        *,
+        backend: str = "numpy",
+        dtypes: Mapping[str, str] | None = None,
+        **named: int,
+    ) -> Kernel:
+        """The instructions. Arguments as of `choice`.
+
+        Raises: ShapeError `E-EXTENT` where a size is neither fixed by an input nor given.
+        """
+        found = self._chosen(self._given(sizes, named), dtypes, backend)
+        return replace(found.kernel, comments=tuple(str(self.used).splitlines()))
+
+    def source(
+        self,
+        backend: str = "numpy",
+        sizes: Mapping[str, int] | None = None,
+        /,
+        *,
+        dtypes: Mapping[str, str] | None = None,
+        **named: int,
+    ) -> str:
+        """Stand-alone source for a back end (`numpy`, `torch`): a function `formula` that runs without tensorattn."""
+        chosen = (
+            str(named.pop("backend")) if "backend" in named and "backend" not in index_names(self.used) else backend
+        )
+        return backends.get(chosen).render(
+            self.kernel(sizes, backend=chosen, dtypes=dtypes, **named), "formula", standalone=True
+        )
+
+    def _chosen(
+        self,
+        given: Mapping[str, int],
+        dtypes: Mapping[str, str] | None = None,
+        backend: str = "numpy",
+        *,
+        thorough: bool = False,
+    ) -> Choice:
+        """Plan and kernel for these sizes, without batch axes; sizes that no input fixes may be among them."""
+        program = expand(self.used, 0)
+        fixed = dict(size_reads(program, self._sizes))
+        reads = size_reads(program, {**self._sizes, **{n: s for n, s in given.items() if n not in fixed}})
+        check_superfluous(self.program, self.inputs, dtypes or {})
+        known = {**default_dtypes(program), **(dtypes or {})}
+        if dtypes is not None:
+            self._check_known(program, dict(reads))
+        dtypes = {n: known[n] for n in self.inputs}
+        library = backends.get(backend)
+        on, base = machine(library.name), library.exponential_base()
+        case = Case(program, self._request.outputs, dtypes, reads, given or None, on, base)
+        complete = given.keys() >= set(index_names(program))  # a budget is for actual sizes
+        return choose(case, self._request.asked(budgeted=complete), thorough=thorough)
+
+    def _given(self, sizes: Mapping[str, int] | None, named: Mapping[str, int]) -> dict[str, int]:
+        given = {**(sizes or {}), **named}
+        names = index_names(self.used)
+        for name in given:
+            if name not in names:
+                raise BindingError(
+                    "E-UNDEF",
+                    f"the formula has no index `{name}`",
+                    facts=[f"its indices: {', '.join(names)}"],
+                    hint=suggest(name, names),
+                )
+        return {**self._sizes, **given_sizes("sizes", given)}
+
+    def _check_known(self, program: Program, reads: Mapping[str, object]) -> None:
+        missing = [n for n in index_names(program) if n not in reads]
+        if missing:
+            what = f"the size of {missing[0]} is open: no plain slot of an input fixes it"
+            raise ShapeError(
+                "E-EXTENT",
+                what,
+                source=self.program.source,
+                hint=f"give it: sizes={{{missing[0]!r}: …}} to compile, or {missing[0]}=… here",
+            )
