@@ -19,7 +19,7 @@ from tensorattn.sizes import Axis, Quotient, Size, SizeRead
 
 Reads = tuple[tuple[str, SizeRead], ...]
 MARGIN = 16  # a predicted peak is granted this part of itself more
-FEWEST_BUFFERS, BUFFERS = 3 << 15, 1 << 18  # and bytes for small things; NumPy casts through 64 KB
+BUFFERS = 1 << 18  # and bytes for small things, as those through which NumPy casts
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Budget:
     @staticmethod
     def needed(peak: int) -> int:
         """The bytes that a predicted peak takes at most: row sums and the buffers of the library are not predicted."""
-        return peak + peak // MARGIN + (min(max(peak, FEWEST_BUFFERS), BUFFERS) if peak else 0)
+        return peak + peak // MARGIN + min(3 * peak, BUFFERS)
 
     @property
     def most(self) -> int:

@@ -10,10 +10,11 @@ import torch
 
 import tensorattn as ta
 from tensorattn import reference
-from tensorattn.kernel import CheckRange, Gather, IfFinite, Instruction, Iota, Kernel, Literal, Normalised
+from tensorattn.kernel import CheckRange, Gather, IfFinite, Instruction, Iota, Kernel, Normalised
 from tensorattn.lowering import lower
 from tensorattn.lowering.liveness import reads, without_dead
 from tensorattn.lowering.slots import in_range
+from tensorattn.parts import Literal
 from tensorattn.planning import plan
 from tensorattn.sizes import Size
 

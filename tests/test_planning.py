@@ -243,7 +243,7 @@ def test_two_indices_of_one_name_in_one_contraction_are_told_apart() -> None:
 
 
 def test_statements_that_no_output_needs_are_dropped() -> None:
-    program = ta.parse("a_i = x_i\nb_i = exp(z_i)\nc_i = 2 a_i")
+    program = ta.parse("a_i = x_i\nb_i = exp(z_i)\nc_i = a_i a_i")
     assert plan(program, ("c",), None).program.defined == ("a", "c")
 
 
@@ -301,6 +301,13 @@ def test_nested_sums_are_one_product() -> None:
     assert isinstance(found, Product)
     assert len(found.factors) == 3
     assert not [n for n in walk(found) if isinstance(n, Reduce)]
+
+
+def test_a_plan_says_which_rules_were_applied_to_what() -> None:
+    found = planned("y^mu = softmax[nu rho](a^<mu nu> + b^<mu rho>) v_nu u_rho")
+    assert [(statement, rule) for statement, rule, _ in found.applied] == [("y", "split")]
+    assert "y[mu]\n  split: " in str(found)
+    assert not planned("y_i = A_<i j> x_j").applied
 
 
 def test_every_rule_has_a_reason() -> None:

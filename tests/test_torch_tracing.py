@@ -18,7 +18,6 @@ from tensorattn.kernel import (
     Iota,
     Join,
     Largest,
-    Literal,
     Load,
     LogSumExp,
     Normalised,
@@ -26,6 +25,7 @@ from tensorattn.kernel import (
     SegmentSum,
     View,
 )
+from tensorattn.parts import Literal
 from tensorattn.sizes import Axis, Size
 from tests.kernels import axes, kernel, random, register
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from tensorattn import backends
-from tensorattn.kernel import Apply, Largest, Literal, LogSumExp, Normalised
+from tensorattn.kernel import Apply, Largest, LogSumExp, Normalised
+from tensorattn.parts import Literal
 from tests.kernels import BOTH, INF, NAN, axes, close, kernel, one, random, register
 
 KINDS = ("softmax", "sparsemax", "entmax", "l1norm", "l2norm")
