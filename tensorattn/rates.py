@@ -18,8 +18,8 @@ from types import MappingProxyType
 from tensorattn.cost import bytes_moved, exps, flops
 from tensorattn.kernel import Attend, Contract, Instruction, Kernel, LogSumExp, Normalised, Weigh
 from tensorattn.lowering.liveness import makes, reads
-from tensorattn.lowering.views import is_view, size_in_bytes
-from tensorattn.peaks import total
+from tensorattn.lowering.views import BYTES, entries, is_view, size_in_bytes
+from tensorattn.peaks import attended, total
 from tensorattn.rounds import Tiles, placed, resolved, tiled, with_stretches, with_tiles
 from tensorattn.sizes import Size
 
@@ -136,6 +136,8 @@ def _step(instruction: Instruction, tiles: tuple[Tiles, ...], library: str) -> S
     passes = PASSES[library].get(type(instruction), 1)
     if isinstance(instruction, Normalised) and instruction.kind in SORTED:
         passes = SORTED_PASSES
+    if isinstance(instruction, Attend) and library == "numpy":  # whose attention is written out, chunk by chunk
+        read = read + entries(attended(instruction)) * (BYTES[instruction.out.dtype] * PASSES[library][Weigh])
     floats = [r.dtype for r in (*made, *used) if r.dtype.startswith("float")]
     return Step(
         flops(instruction) if isinstance(instruction, (Attend, Contract)) else Size(),
