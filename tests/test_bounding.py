@@ -200,3 +200,13 @@ def test_subclasses_modes_and_autocast(weighed):
     with torch.autocast("cpu", torch.bfloat16):
         torch.testing.assert_close(compiled(x).float(), plain, atol=0.1, rtol=0.1)
     assert len(weighed) == 3
+
+
+@pytest.mark.parametrize("value", [1e-30, 1e-27, 1.0])
+def test_tiny_values_do_not_underflow(value):
+    """A weight is e^score without a maximum: its product with a value must stay a number."""
+    x = {"q": np.ones((2000, 1)), "k": np.full((2000, 1), -29.0), "v": np.full((2000, 2), value)}
+    y = ta.compile("y^mu_n = softmax[nu](q^mu_i k^nu_i) v^nu_n", plan="streamed")(
+        {name: array.astype(np.float32) for name, array in x.items()}
+    )
+    np.testing.assert_allclose(y, value, rtol=1e-4)
