@@ -7,6 +7,7 @@ looked at, and where it is not finite it is not used, for its exp need not keep 
 """
 
 import math
+from typing import NamedTuple
 
 import torch
 
@@ -15,6 +16,29 @@ from tensorattn.backends.torch.functions import log_sum_exp
 from tensorattn.backends.torch.weights import softmax
 
 Scale = float | tuple[float, float]
+
+
+class Asked(NamedTuple):
+    """What attention is asked for; the scale as one number."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    scale: float
+    bias: torch.Tensor | None
+    where: torch.Tensor | None
+    causal: bool
+    lse: bool
+
+    @property
+    def operands(self) -> list[torch.Tensor]:
+        """What a gradient may be wanted of."""
+        return [x for x in (self.q, self.k, self.v, self.bias) if x is not None]
+
+    @property
+    def batch(self) -> torch.Size:
+        shown = self.operands if self.where is None else [*self.operands, self.where]
+        return torch.broadcast_shapes(*(x.shape[:-2] for x in shown))
 
 
 def attend(
@@ -30,19 +54,18 @@ def attend(
     """softmax(scale · q·k + bias) · v over the admitted keys; with `lse` also log Σ exp of the admitted scores."""
     if isinstance(scale, tuple):  # the divisor is 0 only where E is 0, and every score with it
         scale = scale[0] / scale[1] if scale[1] else 1.0
-    operands = [q, k, v] if bias is None else [q, k, v, bias]
-    found = None
-    if _is_fusible(operands, where, lse):
-        fused = _on_cpu if q.device.type == "cpu" else _on_device
-        found = fused(q, k, v, scale, bias, where, causal, lse)
+    asked, found = Asked(q, k, v, scale, bias, where, causal, lse), None
+    if _is_fusible(asked):
+        found = (_on_cpu if q.device.type == "cpu" else _on_device)(asked)
     if found is None:
-        found = _in_blocks(q, k, v, scale, bias, where, causal, lse)
+        found = _in_blocks(asked)
     return found if lse else found[0]
 
 
-def _is_fusible(operands: list[torch.Tensor], where: torch.Tensor | None, lse: bool) -> bool:
+def _is_fusible(asked: Asked) -> bool:
     """Whether a fused kernel may run: on plain tensors that are not empty (it crashes), with the derivatives it has."""
-    shown = [*operands, where] if where is not None else operands
+    operands = asked.operands
+    shown = operands if asked.where is None else [*operands, asked.where]
     if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None:
         return False
     if any(type(x) is not torch.Tensor and type(x) is not torch.nn.Parameter for x in shown):
@@ -53,33 +76,23 @@ def _is_fusible(operands: list[torch.Tensor], where: torch.Tensor | None, lse: b
         return False
     if not torch.is_grad_enabled():
         return True
-    return not any(x.requires_grad for x in (operands if lse else operands[3:]))  # no gradient of bias and of L
+    return not any(x.requires_grad for x in (operands if asked.lse else operands[3:]))  # no gradient of bias and of L
 
 
 # Fused on the CPU -------------------------------------------------------------------------------------------------
 
 
-def _on_cpu(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    scale: float,
-    bias: torch.Tensor | None,
-    where: torch.Tensor | None,
-    causal: bool,
-    lse: bool,
-) -> tuple[torch.Tensor, torch.Tensor] | None:
+def _on_cpu(asked: Asked) -> tuple[torch.Tensor, torch.Tensor] | None:
     """torch's flash kernel; None where its answer is not to be trusted."""
-    batch = torch.broadcast_shapes(*(x.shape[:-2] for x in (q, k, v, bias, where) if x is not None))
-    rows, width = q.shape[-2], v.shape[-1]
-    mask = _mask(q, bias, where)
-    q, k, v, mask = _four_dimensional(batch, q, k, v, mask)
+    batch, causal, scale = asked.batch, asked.causal, asked.scale
+    rows, width = asked.q.shape[-2], asked.v.shape[-1]
+    q, k, v, mask = _four_dimensional(batch, asked.q, asked.k, asked.v, _mask(asked.q, asked.bias, asked.where))
     q, k, v = _of_one_width(q, k, v)
     recorded = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
     out, total = (Flash.apply if recorded else _flash)(q, k, v, mask, causal, scale)
     if not (total.amax() < math.inf and math.isfinite(out.detach().sum())):
         return None
-    if lse:
+    if asked.lse:
         zero = total == 0  # what the kernel gives for a row of −∞, too
         if zero.any():
             dead = None if mask is None else (mask == -math.inf).all(-1).expand(total.shape)
@@ -131,7 +144,7 @@ class Flash(torch.autograd.Function):
         causal, scale = ctx.how
         if torch.is_grad_enabled():
             again = [x if x.requires_grad else x.detach().requires_grad_() for x in (q, k, v)]
-            plain = _plain(*again, scale, mask, None, causal, False)[0]
+            plain = _plain(Asked(*again, scale, mask, None, causal, lse=False))[0]
             grads = torch.autograd.grad(plain, again, grad, create_graph=True)
         else:
             flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -178,17 +191,9 @@ def _fits(x: torch.Tensor, cut: int) -> bool:
 # Fused elsewhere --------------------------------------------------------------------------------------------------
 
 
-def _on_device(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    scale: float,
-    bias: torch.Tensor | None,
-    where: torch.Tensor | None,
-    causal: bool,
-    lse: bool,
-) -> tuple[torch.Tensor, torch.Tensor] | None:
+def _on_device(asked: Asked) -> tuple[torch.Tensor, torch.Tensor] | None:
     """torch chooses the kernel; nothing is looked at, so that the device never waits. None where L is asked for."""
+    q, k, v, scale, bias, where, causal, lse = asked
     if lse:
         return None
     if causal and (bias is not None or where is not None):
@@ -208,18 +213,9 @@ def _on_device(
 # Plain ------------------------------------------------------------------------------------------------------------
 
 
-def _plain(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    scale: float,
-    bias: torch.Tensor | None,
-    where: torch.Tensor | None,
-    causal: bool,
-    lse: bool,
-    first: int = 0,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _plain(asked: Asked, first: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """The same in plain torch, with every derivative; `first`: the position of the first row."""
+    q, k, v, scale, bias, where, causal, lse = asked
     score = (q * scale) @ k.transpose(-1, -2)
     score = score if bias is None else score + bias
     if causal:
@@ -233,27 +229,17 @@ def _plain(
     return out, (log_sum_exp(score, (score.dim() - 1,), where).expand(out.shape[:-1]) if lse else out)
 
 
-def _in_blocks(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    scale: float,
-    bias: torch.Tensor | None,
-    where: torch.Tensor | None,
-    causal: bool,
-    lse: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _in_blocks(asked: Asked) -> tuple[torch.Tensor, torch.Tensor]:
     """The plain way in blocks of rows, so that it holds few scores; in one where a gradient or a trace is recorded."""
-    operands = [x for x in (q, k, v, bias) if x is not None]
-    recorded = torch.is_grad_enabled() and any(x.requires_grad for x in operands)
-    batch = torch.broadcast_shapes(*(x.shape[:-2] for x in (q, k, v, bias, where) if x is not None))
-    rows, most = q.shape[-2], MOST_SCORES // max(math.prod(batch) * k.shape[-2], 1)
+    recorded = torch.is_grad_enabled() and any(x.requires_grad for x in asked.operands)
+    q, rows = asked.q, asked.q.shape[-2]
+    most = MOST_SCORES // max(math.prod(asked.batch) * asked.k.shape[-2], 1)
     if rows <= most or recorded or torch.compiler.is_compiling():
-        return _plain(q, k, v, scale, bias, where, causal, lse)
+        return _plain(asked)
     parts = []
     for start in range(0, rows, max(most, 1)):
         stop = start + max(most, 1)
-        masks = [x if x is None or x.shape[-2] == 1 else x[..., start:stop, :] for x in (bias, where)]
-        parts.append(_plain(q[..., start:stop, :], k, v, scale, *masks, causal, lse, start))
+        bias, where = (x if x is None or x.shape[-2] == 1 else x[..., start:stop, :] for x in (asked.bias, asked.where))
+        parts.append(_plain(asked._replace(q=q[..., start:stop, :], bias=bias, where=where), start))
     out = torch.cat([part[0] for part in parts], dim=-2)
-    return out, (torch.cat([part[1] for part in parts], dim=-1) if lse else out)
+    return out, (torch.cat([part[1] for part in parts], dim=-1) if asked.lse else out)
