@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import rich_click as click
 
@@ -73,16 +73,7 @@ def check(formula: str, sizes: dict[str, int], shapes: dict[str, str], strict: b
         report_data(form, checked_text(found), checked_data(found))
 
 
-@main.command()
-@arguments.formula_argument
-@arguments.sizes_option
-@arguments.outputs_option
-@arguments.plan_option
-@arguments.memory_option
-@arguments.dtype_option
-@arguments.backend_option
-@arguments.format_option
-def explain(
+def _planned(
     formula: str,
     sizes: dict[str, int],
     outputs: tuple[str, ...] | None,
@@ -90,43 +81,35 @@ def explain(
     memory: int | None,
     dtype: str,
     backend: str,
-    form: str,
-) -> None:
+) -> tuple[Program, Compiled, dict[str, Any]]:
+    """The formula, what it is compiled to, and what its methods that speak of a plan take by name."""
+    program = arguments.read_program(formula)
+    compiled = _compile(program, outputs, arguments.open_sizes(program, sizes), plan, memory)
+    return program, compiled, {"backend": backend, "dtypes": arguments.float_dtypes(compiled.used, dtype)}
+
+
+@main.command()
+@arguments.planned
+@arguments.format_option
+def explain(sizes: dict[str, int], form: str, **asked: Any) -> None:
     """Say in words how a formula is computed, why, and what else would cost."""
     from tensorattn import wording
 
     with _diagnosed(form):
-        program = arguments.read_program(formula)
-        compiled = _compile(program, outputs, arguments.open_sizes(program, sizes), plan, memory)
-        choice = compiled.choice(sizes, backend=backend, dtypes=arguments.float_dtypes(compiled.used, dtype))
+        program, compiled, of = _planned(sizes=sizes, **asked)
+        choice = compiled.choice(sizes, **of)
         report_lints(form, program)
         report_data(form, wording.explain(choice, sizes), wording.data(choice, sizes))
 
 
 @main.command()
-@arguments.formula_argument
-@arguments.sizes_option
-@arguments.outputs_option
-@arguments.plan_option
-@arguments.memory_option
-@arguments.dtype_option
-@arguments.backend_option
+@arguments.planned
 @arguments.format_option
-def cost(
-    formula: str,
-    sizes: dict[str, int],
-    outputs: tuple[str, ...] | None,
-    plan: str | dict[str, str],
-    memory: int | None,
-    dtype: str,
-    backend: str,
-    form: str,
-) -> None:
+def cost(sizes: dict[str, int], form: str, **asked: Any) -> None:
     """Print FLOPs, exponentials, bytes moved and peak bytes, forward and backward; symbolic where sizes are missing."""
     with _diagnosed(form):
-        program = arguments.read_program(formula)
-        compiled = _compile(program, outputs, arguments.open_sizes(program, sizes), plan, memory)
-        price = compiled.cost(sizes, backend=backend, dtypes=arguments.float_dtypes(compiled.used, dtype))
+        program, compiled, of = _planned(sizes=sizes, **asked)
+        price = compiled.cost(sizes, **of)
         report_lints(form, program)
         report_data(form, str(price), price.data)
 

@@ -192,3 +192,13 @@ dtype_option: Decorator = click.option(
     show_default=True,
     help="Of the inputs that take floats.",
 )
+
+
+def planned(command: Callable[..., None]) -> Callable[..., None]:
+    """What a command takes that says something of a plan, beside the form of its output."""
+    options = (
+        formula_argument, sizes_option, outputs_option, plan_option, memory_option, dtype_option, backend_option,
+    )  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
