@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import tensorattn as ta
+from benchmarks.workloads.nested import FORMULA as NESTED
 from tensorattn.cost import kernel_cost
 from tensorattn.kernel import IfBounded, Stream
 from tensorattn.lowering import streaming
@@ -16,13 +17,6 @@ from tensorattn.reference import evaluate
 
 pytestmark = pytest.mark.filterwarnings("ignore::tensorattn.NotationWarning")
 
-NESTED = """W^<mu nu rho> = k^mu_i q^nu_j r^rho_kappa M_<i j kappa>
-a^<mu rho>_m = W^<mu bar(nu) rho> t^nu_m
-b^<mu nu>_n = W^<mu nu bar(rho)> u^rho_n
-C^<mu rho nu> = a^<mu rho>_m b^<mu nu>_n B_<m n>
-c^<mu rho>_g = C^<mu rho bar(nu)> s^nu_g
-d^<mu nu>_h = C^<mu bar(rho) nu> z^rho_h
-y^mu_l = N_<l g h> G^<rho nu> c^<mu rho>_g d^<mu nu>_h"""
 ATTENTION = "W^<b h mu nu> = q^<b h mu>_i k^<b h nu>_i; y^<b h mu>_n = W^<b h mu bar(nu)> v^<b h nu>_n"
 TRILINEAR = "S^<mu nu rho> = q^mu_i k^nu_i r^rho_i"
 SCORE = "S^<mu nu> = q^mu_i k^nu_i; "
