@@ -7,7 +7,7 @@ factors 0 and 1. What the terms are shifted by, and when the ratio may be used, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from tensorattn.ir import (
@@ -19,7 +19,7 @@ from tensorattn.ir import (
     NormalisedReduction,
     Product,
     Tensor,
-    children,
+    inner_first,
     normalised_reductions,
     walk,
 )
@@ -29,6 +29,7 @@ from tensorattn.ordering import MEMORY_WEIGHT
 from tensorattn.plan import Contraction, Exponent, Factored, Order, Plan
 from tensorattn.planning import contraction_of, order
 from tensorattn.predicates import bringing, brings
+from tensorattn.rewriting.scores import conjuncts
 from tensorattn.rewriting.sums import merge_sums
 from tensorattn.sharing import unshared_price
 from tensorattn.sizes import Size
@@ -96,7 +97,7 @@ class _Factoring:
 
     def factored(self) -> Factored:
         groups = grouped(terms(self.weights.score))
-        parts = list(_conjunction(self.weights.where))
+        parts = list(conjuncts(self.weights.where))
         everything = self.weights.free
         if any(everything <= e.free for e in (*groups, *parts)):
             raise RefusalError(f"a part of the score over {self.names}, or of its predicate, has all the indices")
@@ -112,7 +113,7 @@ class _Factoring:
         count = order(_contraction(tuple(parts), self.weights.indices), self.sizes) if parts else None
         finish = self._ordered(Product((numerator.contraction.node, *self.rest), ())) if self.rest else None
         scores = (*(e.score for e in exponents), *rows)
-        inner = tuple(self._ordered(n) for s in scores for n in _inner_first(s) if n not in self.dense and _ordered(n))
+        inner = tuple(self._ordered(n) for s in scores for n in inner_first(s) if n not in self.dense and _ordered(n))
         dense = self.dense[self.node].price + Size.product(i.name for i in everything) * (EXP_WEIGHT + MEMORY_WEIGHT)
         price = numerator.price + unshared_price(denominator, numerator)
         for exponent in exponents:
@@ -165,12 +166,6 @@ def _ordered(node: Expr) -> bool:
     return isinstance(node, Product)
 
 
-def _inner_first(node: Expr) -> Iterator[Expr]:
-    for child in children(node):
-        yield from _inner_first(child)
-    yield node
-
-
 # Terms ------------------------------------------------------------------------------------------------------------
 
 
@@ -199,14 +194,3 @@ def grouped(found: list[Expr]) -> list[Expr]:
         home = next((g for g in groups if term.free <= g[0].free), None)
         groups.append([term]) if home is None else home.append(term)
     return [g[0] if len(g) == 1 else Add(tuple(g)) for g in groups]
-
-
-def _conjunction(where: Expr | None) -> Iterator[Expr]:
-    match where:
-        case None:
-            return
-        case Map(function="and", arguments=parts):
-            for part in parts:
-                yield from _conjunction(part)
-        case _:
-            yield where

@@ -310,6 +310,25 @@ def walk(node: Expr) -> Iterator[Expr]:
         yield from walk(child)
 
 
+def inner_first(node: Expr) -> Iterator[Expr]:
+    """The node and all its descendants, children first."""
+    for child in children(node):
+        yield from inner_first(child)
+    yield node
+
+
+def highest_number(node: Expr) -> int:
+    """The highest number of any index in an expression, bound ones included."""
+    found = [0]
+
+    def seen(index: Index) -> Index:
+        found.append(index.number)
+        return index
+
+    substitute(node, seen)
+    return max(found)
+
+
 @dataclass(frozen=True, slots=True)
 class NormalisedReduction:
     """`Σ_summed weights · values`: a product that sums an index of a normaliser among its factors.

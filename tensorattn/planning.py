@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import prod
 
-from tensorattn.ir import Constant, Expr, Index, Map, Normalise, Product, Reduce, Tensor, children, walk
+from tensorattn.ir import Constant, Expr, Index, Map, Normalise, Product, Reduce, Tensor, inner_first, walk
 from tensorattn.ordering import MEMORY_WEIGHT, Network, Path, reading_order, search
 from tensorattn.plan import SLACK, Contraction, Divisor, Order, Plan, Rival, Step
 from tensorattn.predicates import bringing, brings
@@ -15,6 +15,7 @@ from tensorattn.program import Program
 from tensorattn.rewriting import rewrite
 from tensorattn.rewriting.axes import split_axes
 from tensorattn.rewriting.fusing import fuse
+from tensorattn.rewriting.scores import is_ones
 from tensorattn.rewriting.symmetry import symmetric_halves
 from tensorattn.sharing import sharing
 from tensorattn.sizes import Size
@@ -60,7 +61,7 @@ def _plan(
     found: list[tuple[str, Order]] = []
     masked = bringing(program)
     for statement in program.statements:
-        for node in _inner_first(statement.body):
+        for node in inner_first(statement.body):
             contraction = contraction_of(node, masked, nominal)
             if contraction is not None and node not in orders:
                 orders[node] = order(contraction, nominal)
@@ -79,12 +80,6 @@ def _contracted(program: Program, outputs: tuple[str, ...]) -> list[str]:
         if plain and uses[statement.name] > 1 and statement.name not in outputs:
             found.append(statement.name)
     return found[:MOST_PLACED]
-
-
-def _inner_first(node: Expr) -> Iterator[Expr]:
-    for child in children(node):
-        yield from _inner_first(child)
-    yield node
 
 
 def prune(program: Program, outputs: tuple[str, ...]) -> Program:
@@ -146,7 +141,7 @@ def _sorted(
     parts = tuple(p for p in parts if p not in deltas)
     scalars = tuple(p for p in parts if not p.free and not _is_reciprocal(p))
     below = tuple(p.arguments[0] for p in parts if not p.free and _is_reciprocal(p))  # type: ignore[union-attr]
-    factors = [p for p in parts if p.free and not _is_reciprocal(p) and not _is_ones(p)]
+    factors = [p for p in parts if p.free and not _is_reciprocal(p) and not is_ones(p)]
     predicate = None
     if where is not None:
         predicate = len(factors)
@@ -176,10 +171,6 @@ def _entries(indices: Iterable[Index], sizes: Mapping[str, int]) -> int:
 
 def _is_reciprocal(node: Expr) -> bool:
     return isinstance(node, Map) and node.function == "reciprocal"
-
-
-def _is_ones(node: Expr) -> bool:
-    return isinstance(node, Constant) and node.kind == "ones"
 
 
 def order(contraction: Contraction, sizes: Mapping[str, int], after: Order | None = None) -> Order:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from itertools import groupby, permutations
 
-from tensorattn.comparing.terms import Expander, Term, TooLargeError, difference, highest_number, scaled, simplified
+from tensorattn.comparing.terms import Expander, Term, TooLargeError, difference, scaled, simplified
 from tensorattn.ir import (
     Affine,
     Concatenate,
@@ -29,6 +29,7 @@ from tensorattn.ir import (
     Statement,
     Tensor,
     Top,
+    highest_number,
     rebuild,
     substitute,
 )

@@ -260,18 +260,6 @@ def _lowered(factor: Expr) -> tuple[Expr, Fraction]:
     return factor, Fraction(1)
 
 
-def highest_number(node: Expr) -> int:
-    """The highest number of an index in an expression."""
-    found = [0]
-
-    def seen(index: Index) -> Index:
-        found.append(index.number)
-        return index
-
-    substitute(node, seen)
-    return max(found)
-
-
 def simplified(node: Expr) -> Expr:
     """Inverse functions cancelled, nested logic flattened, children first."""
     node = rebuild(node, simplified)

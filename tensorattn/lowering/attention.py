@@ -14,6 +14,7 @@ from math import prod
 
 from tensorattn.ir import Index
 from tensorattn.kernel import Apply, Arrange, Contract, Fold, Instruction, Iota, Kernel, Normalised
+from tensorattn.lowering.flow import names_of
 from tensorattn.lowering.liveness import makes, reads
 from tensorattn.lowering.looping import RefusalError
 from tensorattn.lowering.multilinear import Factor, Product, Reader, Scale, Term, plain_side
@@ -61,24 +62,24 @@ class Attention:
 def attention(kernel: Kernel, found: Normalised, sizes: Mapping[str, int]) -> Attention:
     """The softmax as attention. Raises: RefusalError with what it lacks."""
     if found.kind != "softmax":
-        raise RefusalError(f"{found.kind} over {_names(found.indices)} is no softmax")
+        raise RefusalError(f"{found.kind} over {names_of(found.indices)} is no softmax")
     reader = Reader(kernel.body)
     chain = _Chain(kernel, reader, found)
     score, group = found.score, set(found.indices)
     free = [i for i in score.axes if i not in group]
     if not set(free) <= set(chain.result.axes):
-        raise RefusalError(f"an index of the score over {_names(group)} is summed with the weights")
+        raise RefusalError(f"an index of the score over {names_of(group)} is summed with the weights")
     names = {i: i for i in score.axes}
     terms = reader.terms(score, names)
     held = {i for f in chain.value.factors for i in f.axes} & set(free)
     if free and held >= set(free):
-        raise RefusalError(f"the values over {_names(group)} depend on every free index")
+        raise RefusalError(f"the values over {names_of(group)} depend on every free index")
     splits = [_split(reader, term, score, group, held) for term in terms]
     work = [0 if s is None else prod(max(sizes.get(i.name, 1), 1) for i in s.axes) for s in splits]
     main = max(range(len(terms)), key=work.__getitem__)
     split = splits[main]
     if split is None:
-        raise RefusalError(f"the score over {_names(group)} is no product of rows and keys")
+        raise RefusalError(f"the score over {names_of(group)} is no product of rows and keys")
     biases = [term for n, term in enumerate(terms) if n != main]
     return _sorted(reader, found, chain, split, biases, sizes)
 
@@ -205,7 +206,7 @@ class _Chain:
         while set(live.axes) & self.group:
             users = [(n, i) for n, i in opened if live in reads(i)]
             if live.name in self.kept:
-                raise RefusalError(f"the weights over {_names(self.group)} are asked for")
+                raise RefusalError(f"the weights over {names_of(self.group)} are asked for")
             if len(users) != 1:
                 raise self._refusal()
             self.last, user = users[0]
@@ -220,9 +221,9 @@ class _Chain:
             self.value.factors += part.factors
             self.value.scales += part.scales
         if any(f.register.dtype != found.score.dtype for f in self.value.factors) or live.dtype != found.score.dtype:
-            raise RefusalError(f"the values over {_names(self.group)} are of another dtype than the score")
+            raise RefusalError(f"the values over {names_of(self.group)} are of another dtype than the score")
         if not any(self.group & set(f.axes) for f in self.value.factors):
-            raise RefusalError(f"no value depends on {_names(self.group)}")
+            raise RefusalError(f"no value depends on {names_of(self.group)}")
 
     def _step(self, user: Instruction, live: Register, others: list[Register]) -> Register:
         """One step of the chain. Raises: RefusalError where it is not linear."""
@@ -250,12 +251,8 @@ class _Chain:
         return out
 
     def _refusal(self) -> RefusalError:
-        return RefusalError(f"the weights over {_names(self.group)} are used other than in one sum of products")
+        return RefusalError(f"the weights over {names_of(self.group)} are used other than in one sum of products")
 
 
 def _is_scalar(operand: Register | Literal) -> bool:
     return isinstance(operand, Literal) or not operand.axes
-
-
-def _names(indices: Iterable[Index]) -> str:
-    return " ".join(i.name for i in sorted(indices))

@@ -16,6 +16,7 @@ from tensorattn.ir import Index
 from tensorattn.kernel import Apply, Arrange, Attend, Cast, Fill, IfFinite, Instruction, Kernel, Normalised, Stream
 from tensorattn.lowering.attention import Attention, attention, split_scales
 from tensorattn.lowering.copying import Copier
+from tensorattn.lowering.flow import size_of
 from tensorattn.lowering.liveness import makes, outside_reads, reads, without_dead
 from tensorattn.lowering.looping import RefusalError
 from tensorattn.lowering.merging import EXP, Maker, merge, quotients
@@ -142,7 +143,7 @@ class _Flat:
         loads = {r.name for i in self.kernel.body if not isinstance(i, (Apply, IfFinite, Cast)) for r in makes(i)}
         rows = {*self.found.rows}
         whole += [r for r in masks if r.name not in loads and rows & {*r.axes}]
-        return sum((_entries(r.axes) for r in whole), Size())
+        return sum((size_of(r.axes) for r in whole), Size())
 
     # the new body ------------------------------------------------------------------------------------------------
 
@@ -247,10 +248,6 @@ class _Flat:
             (self.attend.bias, MASK_ENTRIES), (self.attend.where, MASK_ENTRIES),
         ):  # fmt: skip
             if register is not None and axis in register.axes:
-                rules.append(TileRule(self.at_most(entries), _entries(i for i in register.axes if i != axis)))
+                rules.append(TileRule(self.at_most(entries), size_of(i for i in register.axes if i != axis)))
         sizes = self.sizes
         return min(rules, key=lambda r: r.entries / max(r.per.value({n: sizes.get(n, 1) for n in r.per.symbols}), 1))
-
-
-def _entries(indices: tuple[Index, ...] | object) -> Size:
-    return Size.product(i.name for i in indices)  # type: ignore[attr-defined]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import prod
 
 from tensorattn.ir import Index
@@ -62,25 +62,23 @@ class Flow:
 
     def later(self, numbers: Iterable[int]) -> set[int]:
         """The instructions that depend on these, with them."""
-        found: set[int] = set()
-        queue = list(numbers)
-        while queue:
-            number = queue.pop()
-            if number not in found:
-                found.add(number)
-                queue += [u for r in makes(self.body[number]) for u in self.users.get(r.name, ())]
-        return found
+        return _closure(numbers, lambda n: (u for r in makes(self.body[n]) for u in self.users.get(r.name, ())))
 
     def earlier(self, numbers: Iterable[int]) -> set[int]:
         """The instructions on which these depend, with them."""
-        found: set[int] = set()
-        queue = list(numbers)
-        while queue:
-            number = queue.pop()
-            if number not in found:
-                found.add(number)
-                queue += [self.makers[r.name] for r in reads(self.body[number]) if r.name in self.makers]
-        return found
+        return _closure(numbers, lambda n: (self.makers[r.name] for r in reads(self.body[n]) if r.name in self.makers))
+
+
+def _closure(numbers: Iterable[int], near: Callable[[int], Iterable[int]]) -> set[int]:
+    """These numbers and all that are reached from them."""
+    found: set[int] = set()
+    queue = list(numbers)
+    while queue:
+        number = queue.pop()
+        if number not in found:
+            found.add(number)
+            queue += near(number)
+    return found
 
 
 def size_of(indices: Iterable[Index]) -> Size:

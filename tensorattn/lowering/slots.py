@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,10 @@ def read(state: Lowering, node: Tensor) -> Register:
     """The value of a tensor read through its slots."""
     if node.name in state.statements:
         return read_defined(state, node, state.values[node.name])
-    dimensions = [_dimension(state, node, axis, slot) for axis, slot in enumerate(node.slots)]
+    dimensions = [
+        _dimension(node, axis, slot, lambda axis=axis: _length(state, node.name, axis))
+        for axis, slot in enumerate(node.slots)
+    ]
     dtype = work(state.typing.names[node.name])
     splits = tuple(d.indices for d in dimensions)
     key = (node.name, splits)
@@ -43,15 +47,20 @@ def read(state: Lowering, node: Tensor) -> Register:
     return _gathered(state, node, table, dimensions)
 
 
-def _dimension(state: Lowering, node: Tensor, axis: int, slot: Slot) -> Dimension:
+def _dimension(node: Tensor, number: int, slot: Slot, length: Callable[[], Size]) -> Dimension:
+    """How one axis is read; `length`: of the axis, where positions along it are computed."""
     match slot:
         case Index():
             return Dimension((slot,))
         case Split(indices=indices):
             return Dimension(indices)
         case Affine():
-            length = _declared(state, node.name, axis) or state.builder.length(node.name, axis)
-            return Dimension((Index(f"{node.name}.{axis}"),), slot, length)
+            return Dimension((Index(f"{node.name}.{number}"),), slot, length())
+
+
+def _length(state: Lowering, name: str, axis: int) -> Size:
+    """The length of an axis of an input."""
+    return _declared(state, name, axis) or state.builder.length(name, axis)
 
 
 def _declared(state: Lowering, name: str, axis: int) -> Size | None:
@@ -71,7 +80,7 @@ def read_defined(state: Lowering, node: Tensor, source: Register, *, partial: bo
         dimensions = [d for axis, slot in zip(axes, node.slots, strict=True) for d in _merged(node, axis, slot)]
     else:
         slots = {axis[0]: (n, slot) for n, (axis, slot) in enumerate(zip(axes, node.slots, strict=True))}
-        dimensions = [_single(node, index, *slots[index]) for index in source.axes]
+        dimensions = [_dimension(node, *slots[i], lambda i=i: Size.of(i.name)) for i in source.axes]
     splits = tuple(d.indices for d in dimensions)
     flat = tuple(dict.fromkeys(index for split in splits for index in split))
     if splits != tuple((index,) for index in source.axes):
@@ -79,21 +88,11 @@ def read_defined(state: Lowering, node: Tensor, source: Register, *, partial: bo
     return _gathered(state, node, source, dimensions)
 
 
-def _single(node: Tensor, index: Index, number: int, slot: Slot) -> Dimension:
-    match slot:
-        case Index():
-            return Dimension((slot,))
-        case Split(indices=indices):
-            return Dimension(indices)
-        case Affine():
-            return Dimension((Index(f"{node.name}.{number}"),), slot, Size.of(index.name))
-
-
 def _merged(node: Tensor, axis: tuple[Index, ...], slot: Slot) -> list[Dimension]:
     """A merged axis in row-major order is any reading of it with the same number of entries."""
     number = node.slots.index(slot)
     if len(axis) == 1:
-        return [_single(node, axis[0], number, slot)]
+        return [_dimension(node, number, slot, lambda: Size.of(axis[0].name))]
     rest = [Dimension(())] * (len(axis) - 1)
     match slot:
         case Index():

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import replace
 
-from tensorattn.ir import Add, Concatenate, Expr, Index, Product, substitute
+from tensorattn.ir import Add, Concatenate, Expr, Index, Product, highest_number, substitute
 from tensorattn.predicates import brings
-from tensorattn.rewriting.terms import highest_number
 
 
 def split_concatenations(node: Expr, masked: Set[str]) -> Expr:

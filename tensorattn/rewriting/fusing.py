@@ -10,7 +10,20 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from tensorattn.ir import Add, Expr, Index, Normalise, Product, Reduce, Statement, Tensor, rebuild, substitute, walk
+from tensorattn.ir import (
+    Add,
+    Expr,
+    Index,
+    Normalise,
+    Product,
+    Reduce,
+    Statement,
+    Tensor,
+    highest_number,
+    rebuild,
+    substitute,
+    walk,
+)
 from tensorattn.program import Program
 from tensorattn.rewriting.sums import merge_sums
 
@@ -76,11 +89,4 @@ class _Placing:
 
 def _highest(statement: Statement) -> int:
     """A number above that of every binder of the statement."""
-    found = [index.number for index in statement.indices]
-
-    def seen(index: Index) -> Index:
-        found.append(index.number)
-        return index
-
-    substitute(statement.body, seen)
-    return max(found, default=0) + 1
+    return max(highest_number(statement.body), *(index.number for index in statement.indices), 0) + 1

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensorattn.ir import Add, Expr, Index, Map, Normalise, Number, Product, substitute
-from tensorattn.rewriting.terms import Term, highest_number, term_of
+from tensorattn.ir import Add, Expr, Index, Map, Normalise, Number, Product, highest_number, substitute
+from tensorattn.rewriting.terms import Term, term_of
 
 
 def reassociate_l1norm(node: Expr) -> Expr:

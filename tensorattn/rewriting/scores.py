@@ -39,7 +39,7 @@ def _unspread(term: Expr, barred: frozenset[Index]) -> Expr:
         case Constant(kind="ones") if term.free <= barred:
             return Number(1)
         case Product(factors=factors, summed=summed):
-            kept = tuple(f for f in factors if not _is_ones(f) or not f.free <= barred.difference(summed))
+            kept = tuple(f for f in factors if not is_ones(f) or not f.free <= barred.difference(summed))
             if len(kept) == len(factors):
                 return term
             return kept[0] if len(kept) == 1 and not summed else replace(term, factors=kept)
@@ -48,7 +48,8 @@ def _unspread(term: Expr, barred: frozenset[Index]) -> Expr:
     return term
 
 
-def _is_ones(node: Expr) -> bool:
+def is_ones(node: Expr) -> bool:
+    """Whether it is the constant that only spreads a term."""
     return isinstance(node, Constant) and node.kind == "ones"
 
 

@@ -34,6 +34,7 @@ from tensorattn.ir import (
     Position,
     Product,
     Statement,
+    highest_number,
     normalised_reductions,
     rebuild,
     substitute,
@@ -43,7 +44,6 @@ from tensorattn.predicates import bringing, brings
 from tensorattn.rewriting import Rewritten, Rule
 from tensorattn.rewriting.matching import SizeOf, alike
 from tensorattn.rewriting.scores import conjunction, conjuncts
-from tensorattn.rewriting.terms import highest_number
 
 MOST = 3  # indices that are ordered
 LEAST_ROWS = 16  # of the score for one value: below it the mean of the values costs what it saves

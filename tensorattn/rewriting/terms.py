@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tensorattn.ir import Expr, Index, Map, Normalise, Number, Product, substitute, walk
+from tensorattn.ir import Expr, Index, Map, Normalise, Number, Product, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +45,6 @@ def product_of(factors: tuple[Expr, ...]) -> Expr:
         case (only,):
             return only
     return Product(factors)
-
-
-def highest_number(node: Expr) -> int:
-    """The highest number of any index in an expression."""
-    found = [0]
-
-    def seen(index: Index) -> Index:
-        found.append(index.number)
-        return index
-
-    substitute(node, seen)
-    return max(found)
 
 
 def weighs(node: Expr) -> bool:
