@@ -21,11 +21,14 @@ class Example:
     shapes: Mapping[str, Any] = field(default_factory=dict)
     arrays: Mapping[str, Any] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    wrt: str | None = None  # the input that it is differentiated by
 
     def run(self) -> object:
         """What the call returns. Raises: the error that it is an example of."""
         import tensorattn
 
+        if self.wrt is not None:
+            return tensorattn.grad(self.formula, self.wrt)
         if self.arrays is not None:
             return tensorattn.compile(self.formula, **self.options)(self.arrays)
         if self.shapes or self.options:
@@ -44,6 +47,8 @@ class Example:
         """The call as Python code."""
         options = "".join(f", {name}={value!r}" for name, value in self.options.items())
         formula = repr(self.formula) if "\n" not in self.formula else f'"""\n{self.formula}\n"""'
+        if self.wrt is not None:
+            return f"tensorattn.grad({formula}, {self.wrt!r})"
         if self.arrays is not None:
             given = ", ".join(f"{name}={value!r}" for name, value in self.arrays.items())
             return f"tensorattn.compile({formula}{options})({given})"
@@ -234,6 +239,11 @@ _CODES: dict[str, Condition] = {
         {"A": _SQUARE, "x": _VECTOR},
         {"A": _SQUARE, "x": _VECTOR},
         {"plan": "fast"},
+    ),
+    "E-GRAD": Condition(
+        "a gradient that the notation cannot write: a sum over `...`, or the derivative by the exponent of `entmax`",
+        Example("y^<... i> = x^<... j> A_<i j>", wrt="A"),
+        Example("y^<b i> = x^<b j> A_<i j>", wrt="A"),
     ),
     "E-BUDGET": _call(
         "no plan fits in the memory given",

@@ -152,6 +152,9 @@ def _check(node: Expr, typing: Typing, source: Source | None) -> None:
     if isinstance(node, Top) and typing.of(node.count) != INTEGER:
         what = f"the count of `top` must be an integer, but its dtype is {visible(typing.of(node.count))}"
         raise DTypeError("E-DTYPE", what, source=source, spans=_spans(node.count), hint="give it as an integer")
+    if isinstance(node, Map) and node.function == "uniform":
+        for key in node.arguments:
+            _check_key(key, typing, source)
     if isinstance(node, Tensor):
         for slot in node.slots:
             if isinstance(slot, Affine):
@@ -199,6 +202,14 @@ def _check_integer(atom: Expr, table: Tensor, typing: Typing, source: Source | N
     role = "an index tensor" if atom.slots else "an integer scalar"
     what = f"`{atom.name}` is {role} in a slot of `{table.name}`, but its dtype is {dtype}"
     raise DTypeError("E-DTYPE", what, source=source, spans=_spans(atom), hint=f"give `{atom.name}` as integers")
+
+
+def _check_key(key: Expr, typing: Typing, source: Source | None) -> None:
+    if not is_float(typing.of(key)):
+        return
+    named = f"`{_written(key)}`" if isinstance(key, Tensor) else "an argument"
+    what = f"`uniform` takes integers, a seed and positions, but {named} is {visible(typing.of(key))}"
+    raise DTypeError("E-DTYPE", what, source=source, spans=_spans(key), hint="give it as an integer")
 
 
 def _spans(node: Expr) -> tuple[Span, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensorattn.ir import BATCH, Constant, Expr, Index, Slot, Statement, Tensor, rebuild
+from tensorattn.ir import BATCH, Constant, Expr, Index, Map, Position, Slot, Statement, Tensor, rebuild
 from tensorattn.program import Program
 
 
@@ -14,7 +14,7 @@ def batch_indices(rank: int) -> tuple[Index, ...]:
 
 
 def expand(program: Program, rank: int) -> Program:
-    """The program with the index `...` replaced by `...0`, `...1`, … in slots and statement axes."""
+    """The program with the index `...` replaced by `...0`, `...1`, … in slots, statement axes and `uniform`."""
     if not program.batched and not any(i.name == BATCH for s in program.statements for i in s.indices):
         return program
     batch = batch_indices(rank)
@@ -46,6 +46,9 @@ def _expression(node: Expr, batch: tuple[Index, ...]) -> Expr:
                 spans = (*spans[:place], *(spans[place],) * len(batch), *spans[place + 1 :])
             slots = (*slots[:place], *batch, *slots[place + 1 :])
             return replace(node, slots=slots, upper=_upper(upper, place, batch), slot_spans=spans)
+        case Map(arguments=arguments) if Position(Index(BATCH)) in arguments:
+            place = arguments.index(Position(Index(BATCH)))
+            return replace(node, arguments=(*arguments[:place], *map(Position, batch), *arguments[place + 1 :]))
         case Constant(indices=indices, upper=upper):
             place = _place(indices)
             if place is None:

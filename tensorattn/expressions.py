@@ -5,6 +5,7 @@ from __future__ import annotations
 from tensorattn import tree as t
 from tensorattn.errors import nearest, suggest
 from tensorattn.ir import (
+    BATCH,
     BOOLEAN,
     Add,
     Concatenate,
@@ -14,6 +15,7 @@ from tensorattn.ir import (
     Map,
     Normalise,
     Number,
+    Position,
     Reduce,
     Tensor,
     Top,
@@ -85,6 +87,8 @@ class Resolver(ReferenceResolver):
                 return Part(Number(value, span=node.span))
             case t.ExtentNode(name=name):
                 return Part(Extent(name.text, span=node.span))
+            case t.BatchSlot(span=span):
+                return Part(Position(Index(BATCH), span=span), {BATCH: [span]})
             case t.Bracket(body=body):
                 inner = self.expression(body, env)
                 return Part(inner.expr, inner.opened, {}, inner.contracted, inner.reduced)
@@ -100,7 +104,9 @@ class Resolver(ReferenceResolver):
                 return self.expression(node, env)
 
     def _call(self, function: str, arguments: tuple[t.Tree, ...], env: Env, span: Span) -> Part:
+        before, self.in_predicate = self.in_predicate, self.in_predicate or function == "uniform"  # takes positions
         parts = [self.expression(a, env) for a in arguments]
+        self.in_predicate = before
         self._siblings(parts, env, terms=False)
         if function in ("and", "or", "not"):
             for part, argument in zip(parts, arguments, strict=True):

@@ -18,12 +18,14 @@ BATCH = "..."  # the name of the index that stands for all leading batch axes
 NORMALISERS = ("softmax", "sparsemax", "entmax", "l1norm", "l2norm")
 REDUCTIONS = ("sum", "mean", "max", "min", "lse", "prod")
 FUNCTIONS = (
-    "exp log tanh sigmoid relu leaky_relu elu gelu silu softplus sqrt abs sin cos sign maximum minimum where".split()
+    *"exp log tanh sigmoid relu leaky_relu elu gelu silu softplus sqrt abs sin cos sign maximum minimum where".split(),
+    "uniform",
 )
 COMPARISONS = {"<=": "less_equal", ">=": "greater_equal", "==": "equal", "!=": "not_equal", "<": "less", ">": "greater"}
 LOGICAL = ("and", "or", "not")
 OPERATORS = ("negate", "reciprocal", "power", *COMPARISONS.values(), *LOGICAL)
-BOOLEAN = frozenset({*COMPARISONS.values(), *LOGICAL})  # the functions whose value is a truth
+AT = "at"  # `equal` of a position that data give and an index; it has to be in range. No formula that is read has it.
+BOOLEAN = frozenset({*COMPARISONS.values(), *LOGICAL, AT})  # the functions whose value is a truth
 
 
 @dataclass(frozen=True, slots=True, order=True)

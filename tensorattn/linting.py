@@ -33,7 +33,9 @@ class Lint:
 
 
 def lints(program: Program) -> tuple[Lint, ...]:
-    """All lints in reading order."""
+    """All lints in reading order; a program that was not written, but made, holds no slips of a writer."""
+    if program.source is None:
+        return ()
     found = [lint for s in program.statements for node in walk(s.body) for lint in _of(node)]
     return tuple(dict.fromkeys(found))
 

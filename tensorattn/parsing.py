@@ -20,6 +20,8 @@ from tensorattn.source import Source, Span
 if TYPE_CHECKING:
     from lark import Lark, Token, Tree
 
+# How many arguments the functions take that do not take one; the keys of `uniform` are a seed and positions.
+ARGUMENTS = {"maximum": (2, 2), "minimum": (2, 2), "where": (3, 3), "leaky_relu": (1, 2), "uniform": (1, 32)}
 _OPENING = {"UPPER_OPEN", "LOWER_OPEN", "LPAR", "LBRACKET"}
 _CLOSING = {"CLOSE", "RPAR", "RBRACKET"}
 _GOES_ON = {"SIGN", "PLUS", "TIMES", "OVER", "POWER", "COMPARISON", "EQUALS", "COMMA", "COLON", "AND", "OR", "NOT"}
@@ -194,10 +196,16 @@ class _Reader:
         return t.ExtentNode(name_of(node.children[1]), span_of(node))
 
     def call(self, node: Tree) -> t.Tree:
-        function, arguments = str(node.children[0]), tuple(self.expression(c) for c in node.children[2:-1:2])
-        wanted = {"maximum": (2, 2), "minimum": (2, 2), "where": (3, 3), "leaky_relu": (1, 2)}.get(function, (1, 1))
+        function, given = str(node.children[0]), node.children[2:-1:2]
+        arguments = tuple(self.slot(c) if is_token(c, "ELLIPSIS") else self.expression(c) for c in given)
+        batch = [a.span for a in arguments if isinstance(a, t.BatchSlot)]
+        if batch and (function != "uniform" or len(batch) > 1 or isinstance(arguments[0], t.BatchSlot)):
+            what = "`...` as an argument is the positions of all batch axes: in `uniform`, once, after the seed"
+            self.complain("E-BATCH", what, batch, "write uniform(seed, ..., i)")
+        wanted = ARGUMENTS.get(function, (1, 1))
         if not wanted[0] <= len(arguments) <= wanted[1]:
-            number = str(wanted[0]) if wanted[0] == wanted[1] else f"{wanted[0]} or {wanted[1]}"
+            between = "or" if wanted[1] == wanted[0] + 1 else "to"
+            number = str(wanted[0]) if wanted[0] == wanted[1] else f"{wanted[0]} {between} {wanted[1]}"
             self.complain(
                 "E-CALL",
                 f"`{function}` takes {number} argument(s), not {len(arguments)}",

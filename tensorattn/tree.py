@@ -63,7 +63,7 @@ class BarSlot:
 
 @dataclass(frozen=True, slots=True)
 class BatchSlot:
-    """`...`."""
+    """`...`; as a tree, among the arguments of `uniform`, the positions of all batch axes."""
 
     span: Span
 
@@ -159,7 +159,9 @@ class CatNode:
     span: Span
 
 
-Tree = Union[Reference, NumberNode, ExtentNode, Bracket, Call, PowerNode, ProductNode, SumNode, Binding, CatNode]
+Tree = Union[
+    Reference, NumberNode, ExtentNode, Bracket, Call, PowerNode, ProductNode, SumNode, Binding, CatNode, BatchSlot
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +178,7 @@ def parts(node: Tree) -> tuple[Tree, ...]:
     match node:
         case Reference(slots=slots):
             return tuple(t for s in slots for t in _slot_parts(s))
-        case NumberNode() | ExtentNode():
+        case NumberNode() | ExtentNode() | BatchSlot():
             return ()
         case Bracket(body=body):
             return (body,)

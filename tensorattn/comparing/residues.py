@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from hashlib import blake2b
 
+from tensorattn.reference.rows import hashed
+
 Q = 2305843009213682039  # prime, just below 2^61, 7 modulo 8; 2, 3, 5, 7, 11 and 13 are squares modulo both
 P = 3002 * Q + 1
 G = 5435572463930721053585  # of order Q modulo P
@@ -84,6 +86,8 @@ def apply(function: str, arguments: tuple[object, ...], key: bytes | None) -> ob
             return (max if function == "maximum" else min)(arguments)  # type: ignore[type-var]
         case "sign" if rational:
             return (x > 0) - (x < 0)  # type: ignore[operator]
+        case "uniform" if rational and all(Fraction(a).denominator == 1 for a in arguments):  # type: ignore[arg-type]
+            return Fraction(hashed(*map(int, arguments)), 2**24)  # type: ignore[call-overload]
         case "relu" if rational:
             return max(x, 0)  # type: ignore[type-var]
     if key is None:

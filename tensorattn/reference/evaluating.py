@@ -256,6 +256,8 @@ def _map(node: Map, scope: Scope) -> Named:
         return Named(order, result)
     scales = [align(value(a, scope), order) for a in node.arguments]
     match node.function:
+        case "uniform":
+            return Named(order, result)
         case "negate":
             return Named(order, scales[0])
         case "where":

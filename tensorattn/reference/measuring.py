@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tensorattn.errors import ShapeError
-from tensorattn.ir import BATCH, Concatenate, Constant, Expr, Index, Slot, Split, Statement, Tensor, rebuild, walk
+from tensorattn.ir import (
+    BATCH,
+    Concatenate,
+    Constant,
+    Expr,
+    Index,
+    Map,
+    Position,
+    Slot,
+    Split,
+    Statement,
+    Tensor,
+    rebuild,
+    walk,
+)
 from tensorattn.program import Program
 
 
@@ -60,6 +75,9 @@ def _expanded_statement(statement: Statement, batch: Sequence[Index]) -> Stateme
 
 def _expanded_expression(node: Expr, batch: Sequence[Index]) -> Expr:
     node = rebuild(node, lambda child: _expanded_expression(child, batch))
+    if isinstance(node, Map):
+        keys = [[*map(Position, batch)] if a == Position(Index(BATCH)) else [a] for a in node.arguments]
+        return replace(node, arguments=tuple(itertools.chain.from_iterable(keys)))
     if not isinstance(node, Tensor):
         return node
     slots: list[Slot] = []

@@ -8,7 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tensorattn.errors import DTypeError
+
 BISECTIONS = 200
+GAMMA = 0x9E3779B97F4A7C15  # splitmix64, as tensorattn.backends.hashing
 
 
 def elementwise(function: str, arguments: Sequence[np.ndarray]) -> np.ndarray:
@@ -24,8 +27,31 @@ def elementwise(function: str, arguments: Sequence[np.ndarray]) -> np.ndarray:
             return np.where(arguments[0], *(_number(a) for a in arguments[1:]))
         case "negate":
             return -_number(arguments[0])
+        case "uniform":
+            return np.vectorize(lambda *keys: hashed(*keys) / 2**24, otypes=[np.float64])(*arguments)
         case _:
             return _real(function, *(a.astype(np.float64) for a in arguments))
+
+
+def hashed(seed: int, *positions: int) -> int:
+    """24 bits of an integer seed and positions, in integers without end; a position may be a whole float."""
+    state = _finalised(_whole(seed) + GAMMA)
+    for position in positions:
+        state = _finalised(state + GAMMA * (_whole(position) + 1))
+    return state >> 40
+
+
+def _whole(number: float) -> int:
+    if isinstance(number, float) and abs(number) > 2**53:
+        raise DTypeError("E-DTYPE", f"{number} is no exact integer", hint="give `uniform` a seed by itself")
+    return int(number)
+
+
+def _finalised(state: int) -> int:
+    state %= 2**64
+    state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    state = (state ^ state >> 27) * 0x94D049BB133111EB % 2**64
+    return state ^ state >> 31
 
 
 def _number(array: np.ndarray) -> np.ndarray:
