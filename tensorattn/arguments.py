@@ -7,6 +7,7 @@ from operator import index
 from typing import Any
 
 from tensorattn.errors import BindingError, DTypeError, ShapeError, suggest
+from tensorattn.ir import Affine
 from tensorattn.program import Program
 
 
@@ -24,6 +25,17 @@ def given_sizes(what: str, sizes: Any) -> dict[str, int]:
             found[name] = -1
         if found[name] < 0:
             raise ShapeError("E-EXTENT", f"the size of {name} is given as {size!r}", hint="sizes are integers ≥ 0")
+    return found
+
+
+def gathered_sizes(program: Program, arrays: Mapping[str, Any]) -> dict[str, int]:
+    """The lengths of the axes of inputs that are read at gathered positions: `table.axis`, batch axes counted."""
+    found = {}
+    for tensor in program.tensors:
+        shape = tuple(getattr(arrays.get(tensor.name), "shape", ()))
+        for axis, slot in enumerate(reversed(tensor.slots)):
+            if isinstance(slot, Affine) and axis < len(shape):
+                found[f"{tensor.name}.{len(shape) - 1 - axis}"] = int(shape[-1 - axis])
     return found
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from tensorattn.comparisons import comparison
 from tensorattn.ir import (
     Add,
     Affine,
@@ -25,7 +26,7 @@ from tensorattn.ir import (
 )
 from tensorattn.lowering.expressions import SINGULAR
 from tensorattn.lowering.looping import RefusalError
-from tensorattn.ordering import MEMORY_WEIGHT
+from tensorattn.ordering import EXP_WEIGHT, MEMORY_WEIGHT
 from tensorattn.plan import Contraction, Exponent, Factored, Order, Plan
 from tensorattn.planning import contraction_of, order
 from tensorattn.predicates import bringing, brings
@@ -34,7 +35,6 @@ from tensorattn.rewriting.sums import merge_sums
 from tensorattn.sharing import unshared_price
 from tensorattn.sizes import Size
 
-EXP_WEIGHT = 16  # multiply-adds of a GEMM that cost as much as one exponential
 MOST_TERMS = 24
 SHIFTED = "shifted exp"  # stands for an exponential over its largest entry; no program has this function
 SENSITIVE = "a term of the score over {} must not see what the predicate excludes, and lacks indices of it"
@@ -99,7 +99,7 @@ class _Factoring:
         groups = grouped(terms(self.weights.score))
         parts = list(conjuncts(self.weights.where))
         everything = self.weights.free
-        if any(everything <= e.free for e in (*groups, *parts)):
+        if any(everything <= e.free and comparison(e) is None for e in (*groups, *parts)):
             raise RefusalError(f"a part of the score over {self.names}, or of its predicate, has all the indices")
         exponents, loose = self._exponents([g for g in groups if g.free & self.barred], parts)
         if not exponents:

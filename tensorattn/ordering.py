@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import heappop, heappush
 from math import exp
 from typing import Any
 
+from tensorattn.comparisons import Comparison
 from tensorattn.ir import (
     Affine,
     Concatenate,
@@ -33,7 +34,9 @@ from tensorattn.ir import (
 MOST_FOR_DP = 12
 TRIALS, BRANCHES = 12, 8  # random greedy searches, and the pairs that each step of one chooses from
 MOST_FOR_RIVALS = 6  # factors up to which orders for other sizes are looked for, to know when a plan ceases to hold
+MOST_RUNNING = 3  # comparisons of positions in one contraction that become running sums
 MEMORY_WEIGHT = 8  # multiply-adds of a GEMM that cost as much as writing one entry
+EXP_WEIGHT = 16  # ... as one exponential
 
 Indices = frozenset[Index]
 Pair = tuple[int, int]
@@ -51,13 +54,15 @@ class Path:
 class Network:
     """What is contracted: the index sets of the factors, the indices of the result and the sizes of all.
 
-    `rank` numbers the indices by first occurrence, so that nothing depends on their names.
+    `rank` numbers the indices by first occurrence, so that nothing depends on their names. `comparisons`: the factors
+    by number that are a predicate on two positions: a step with one may be a running sum.
     """
 
     factors: tuple[Indices, ...]
     result: Indices
     sizes: Mapping[str, int]
     rank: Mapping[Index, int]
+    comparisons: Mapping[int, Comparison] = field(default_factory=dict)
 
     def ranked(self, indices: Iterable[Index]) -> list[Index]:
         return sorted(indices, key=self.rank.__getitem__)
@@ -69,8 +74,21 @@ class Network:
             total *= max(self.sizes[index.name], 1)
         return total
 
+    def running(self, pair: Pair, sets: Sequence[Indices], out: Indices) -> Pair | None:
+        """A pair whose product is a running sum: the comparison first, then what is summed."""
+        for number, other in (pair, pair[::-1]):
+            known = self.comparisons.get(number)
+            if known and known.running(sets[other], out):
+                return number, other
+        return None
+
     def step_price(self, left: Indices, right: Indices, out: Indices) -> int:
         return self.entries(left | right) + MEMORY_WEIGHT * self.entries(out)
+
+    def pair_price(self, pair: Pair, sets: Sequence[Indices], out: Indices) -> int:
+        """The price of a step: a running sum adds over the indices of one operand only."""
+        found = self.running(pair, sets, out)
+        return self.step_price(sets[pair[0] if found is None else found[1]], sets[(found or pair)[1]], out)
 
     def outcomes(self, pairs: Sequence[Pair]) -> list[Indices]:
         """The indices of every operand, the results of the pairs included."""
@@ -86,7 +104,7 @@ class Network:
     def price(self, pairs: Sequence[Pair]) -> int:
         sets = self.outcomes(pairs)
         first = len(self.factors)
-        return sum(self.step_price(sets[a], sets[b], sets[first + n]) for n, (a, b) in enumerate(pairs))
+        return sum(self.pair_price(pair, sets, sets[first + n]) for n, pair in enumerate(pairs))
 
 
 def reading_order(node: Expr) -> dict[Index, int]:
@@ -123,12 +141,13 @@ def search(network: Network) -> list[Path]:
     if count == 2:
         return [Path("the only order", ((0, 1),))]
     order = _canonical_order(network)
-    canonical = Network(tuple(network.factors[n] for n in order), network.result, network.sizes, network.rank)
+    canonical = replace(network, factors=tuple(network.factors[n] for n in order), comparisons={})
     head, rest, numbers = _equal_sets(canonical)
     found = []
     for strategy, pairs in _candidates(rest):
         whole = (*head, *_shifted(pairs, numbers, count, len(head)))
         found.append(Path(strategy, _renumbered(whole, order)))
+    found += [Path("running sums", pairs) for pairs in _running_sums(network)]
     found.sort(key=lambda path: network.price(path.pairs))
     return list({path.pairs: path for path in reversed(found)}.values())[::-1]
 
@@ -153,6 +172,43 @@ def _other_sizes(network: Network) -> list[Network]:
     ]
 
 
+def _running_sums(network: Network) -> list[tuple[Pair, ...]]:
+    """Orders with products that are running sums: all that holds the position summed is joined before."""
+    found: list[tuple[Pair, ...]] = []
+    count = len(network.factors)
+
+    def joined(operands: Mapping[int, Indices], needed: Indices, done: int) -> tuple[Pair, ...]:
+        numbers = tuple(operands)
+        everything = frozenset().union(*operands.values())
+        rest = replace(network, factors=tuple(operands.values()), result=everything & needed, comparisons={})
+        return tuple(_shifted(search(rest)[0].pairs, numbers, count, done))
+
+    def grow(operands: Mapping[int, Indices], pairs: tuple[Pair, ...], left: tuple[int, ...]) -> None:
+        for number in left:
+            for one in (network.comparisons[number], network.comparisons[number].turned):
+                near = {n: s for n, s in operands.items() if n != number and one.left in s}
+                rest = {n: s for n, s in operands.items() if n != number and n not in near}
+                needed = network.result.union(*rest.values())
+                if (
+                    not near
+                    or one.left in needed
+                    or one.right not in needed
+                    or any(one.right in s for s in near.values())
+                ):
+                    continue
+                steps = joined(near, needed | {one.left, one.right}, len(pairs))
+                place = count + len(pairs) + len(steps) - 1 if steps else next(iter(near))
+                new = (*pairs, *steps, (place, number))
+                out = (frozenset().union(*near.values()) & needed) | {one.right}
+                after = {**rest, count + len(new) - 1: out}
+                found.append((*new, *joined(after, network.result, len(new))))
+                grow(after, new, tuple(n for n in left if n != number and n in after))
+
+    if len(network.comparisons) <= MOST_RUNNING:
+        grow(dict(enumerate(network.factors)), (), tuple(network.comparisons))
+    return found
+
+
 def _equal_sets(network: Network) -> tuple[tuple[Pair, ...], Network, tuple[int, ...]]:
     """Factors over the same indices are multiplied first: pairs, what is left, and the operand number of each left."""
     count = len(network.factors)
@@ -164,7 +220,7 @@ def _equal_sets(network: Network) -> tuple[tuple[Pair, ...], Network, tuple[int,
             number[indices] = count + len(pairs) - 1
         else:
             number[indices] = n
-    return tuple(pairs), Network(tuple(number), network.result, network.sizes, network.rank), tuple(number.values())
+    return tuple(pairs), replace(network, factors=tuple(number)), tuple(number.values())
 
 
 def _shifted(pairs: Sequence[Pair], numbers: Sequence[int], count: int, done: int) -> list[Pair]:

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import prod
 
+from tensorattn.comparisons import comparison
 from tensorattn.ir import Constant, Expr, Index, Map, Normalise, Product, Reduce, Tensor, inner_first, walk
-from tensorattn.ordering import MEMORY_WEIGHT, Network, Path, reading_order, search
+from tensorattn.ordering import EXP_WEIGHT, MEMORY_WEIGHT, Network, Path, reading_order, search
 from tensorattn.plan import SLACK, Contraction, Divisor, Order, Plan, Rival, Step
 from tensorattn.predicates import bringing, brings
 from tensorattn.program import Program
@@ -16,6 +17,7 @@ from tensorattn.rewriting import rewrite
 from tensorattn.rewriting.axes import split_axes
 from tensorattn.rewriting.fusing import fuse
 from tensorattn.rewriting.scores import is_ones
+from tensorattn.rewriting.segments import looks_up, segmented, segments, table_sizes
 from tensorattn.rewriting.symmetry import symmetric_halves
 from tensorattn.sharing import sharing
 from tensorattn.sizes import Size
@@ -31,6 +33,7 @@ def plan(program: Program, outputs: tuple[str, ...], sizes: Mapping[str, int] | 
     `ordered`: a symmetric softmax runs over ordered tuples, which pays where loops leave out the others.
 
     A definition read once is put in its place; one that is a contraction and read several times, where that is cheaper.
+    So is a softmax that sees its index through an integer map made one over what the map gives, for known sizes.
     """
     needed = prune(program, outputs)
     best = _plan(needed, outputs, sizes, frozenset(), ordered)
@@ -42,7 +45,29 @@ def plan(program: Program, outputs: tuple[str, ...], sizes: Mapping[str, int] | 
         if other.price.value(known) < SLACK * best.price.value(known):
             best, other, placed = other, best, placed | {name}
         others.append(other)
-    return replace(best, others=tuple(price for other in others for price in other.prices))
+    best = replace(best, others=tuple(price for other in others for price in other.prices))
+    if sizes is None or not looks_up(best.program):
+        return best
+    other = _plan(needed, outputs, sizes, placed, ordered, by_segment=True)
+    if other.program == best.program:
+        return best
+    totals = {id(p): p.price + _weighing(p) for p in (best, other)}
+    known = dict(other.nominal)
+    if totals[id(other)].value(known) < SLACK * totals[id(best)].value(known):
+        best, other = other, best
+    return replace(best, others=(*best.others, totals[id(other)] - _weighing(best)))
+
+
+def _weighing(plan: Plan) -> Size:
+    """What normalisers and sums by segment cost beside the contractions, by the entries that they run over."""
+    total = Size()
+    for node in (n for statement in plan.program.statements for n in walk(statement.body)):
+        inside = node.free if isinstance(node, Normalise) else frozenset()
+        if (found := segments(node)) is not None:
+            inside = found.free
+        if inside:
+            total = total + Size.product(i.name for i in inside) * (EXP_WEIGHT + MEMORY_WEIGHT)
+    return total
 
 
 def _plan(
@@ -51,11 +76,16 @@ def _plan(
     sizes: Mapping[str, int] | None,
     placed: frozenset[str],
     ordered: bool,
+    *,
+    by_segment: bool = False,
 ) -> Plan:
     rewritten = rewrite(fuse(split_axes(needed, outputs), outputs, placed))
     nominal = nominal_sizes(rewritten.program) | dict(sizes or {})
     if ordered:
         rewritten = symmetric_halves(rewritten, nominal)
+    if by_segment:
+        tables = table_sizes(rewritten.program, sizes or {})
+        rewritten, nominal = segmented(rewritten, {**tables, **(sizes or {})}), {**tables, **nominal}
     program = rewritten.program
     orders: dict[Expr, Order] = {}
     found: list[tuple[str, Order]] = []
@@ -106,7 +136,7 @@ def nominal_sizes(program: Program) -> dict[str, int]:
 
 
 def contraction_of(node: Expr, masked: frozenset[str], sizes: Mapping[str, int] | None = None) -> Contraction | None:
-    """The contraction a product, or a sum under a predicate, stands for; None for other nodes.
+    """The contraction a product, or a sum under a predicate, stands for; None for other nodes, and sums by segment.
 
     `masked`: the definitions that bring a predicate.
     """
@@ -114,7 +144,7 @@ def contraction_of(node: Expr, masked: frozenset[str], sizes: Mapping[str, int] 
     match node:
         case Product(factors=factors, summed=summed):
             return _sorted(node, factors, summed, None, masked, sizes)
-        case Reduce(kind="sum" | "mean", indices=indices, body=body, where=where):
+        case Reduce(kind="sum" | "mean", indices=indices, body=body, where=where) if segments(node) is None:
             factors, summed = (body.factors, body.summed) if isinstance(body, Product) else ((body,), ())
             clash = where is not None and set(summed) & where.free
             if clash or set(summed) & set(indices):
@@ -179,7 +209,8 @@ def order(contraction: Contraction, sizes: Mapping[str, int], after: Order | Non
     `after`: the order of another that shares factors with it and is made before: what that one makes costs nothing.
     """
     sets = tuple(f.free - contraction.lone(n) for n, f in enumerate(contraction.factors))
-    network = Network(sets, contraction.result, sizes, reading_order(contraction.node))
+    comparisons = {n: c for n, f in enumerate(contraction.factors) if len(sets[n]) == 2 and (c := comparison(f))}
+    network = Network(sets, contraction.result, sizes, reading_order(contraction.node), comparisons)
     best, *others = search(network) if after is None else sharing(contraction, network, after)
     steps = _steps(network, best)
     naive = Size.product(i.name for i in frozenset().union(*sets)) * max(len(sets) - 1, 0)
@@ -194,8 +225,11 @@ def _steps(network: Network, path: Path) -> tuple[Step, ...]:
     steps = []
     for number, (left, right) in enumerate(path.pairs, len(network.factors)):
         union, out = sets[left] | sets[right], sets[number]
-        flops, entries = (Size.product(i.name for i in indices) for indices in (union, out))
-        steps.append(Step(left, right, tuple(network.ranked(union)), tuple(network.ranked(out)), flops, entries))
+        found = network.running((left, right), sets, out)
+        added = union if found is None else sets[found[1]]
+        flops, entries = (Size.product(i.name for i in indices) for indices in (added, out))
+        ranked = tuple(network.ranked(union)), tuple(network.ranked(out))
+        steps.append(Step(left, right, *ranked, flops, entries, None if found is None else found[0]))
     return tuple(steps)
 
 

@@ -1,14 +1,14 @@
 """Which softmaxes are attention with one key axis: the pattern that a flattened plan hands to a kernel made for it.
 
-The score is one product between a query side (free indices) and a key side (barred indices), plus biases; the weights
-are summed with values that do not depend on the free rows. Then the barred group counts as one index, whatever its
-arity: two-index attention with as many keys as the group has tuples.
+The score is one product between a query side (free indices) and a key side (barred indices), or several whose bonds are
+joined to a longer one, plus biases; the weights are summed with values that do not depend on the free rows. Then the
+barred group counts as one index, whatever its arity: two-index attention with as many keys as the group has tuples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product as choices
 from math import prod
 
@@ -27,10 +27,21 @@ Axes = tuple[Index, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A term of the score as a product of a query and a key, with one bond; its scales."""
+
+    query: list[Factor]
+    key: list[Factor]
+    bond: Index
+    scales: tuple[Scale, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Attention:
     """A softmax and the sum of its weights as attention.
 
     Instruction `last` of the body makes the result: itself, or on the plain side of a branch, where `tail` follows.
+    `more`: other terms of the score between the same rows and keys, whose bonds are joined to the one.
     """
 
     normalised: Normalised
@@ -48,6 +59,7 @@ class Attention:
     scales: tuple[Scale, ...]  # of the score
     outer: tuple[Scale, ...]  # of the result
     causal: bool
+    more: tuple[Part, ...] = ()
 
     @property
     def group(self) -> Axes:
@@ -59,8 +71,11 @@ class Attention:
         return tuple(i for i in self.batch if i in seen)
 
 
-def attention(kernel: Kernel, found: Normalised, sizes: Mapping[str, int]) -> Attention:
-    """The softmax as attention. Raises: RefusalError with what it lacks."""
+def attention(kernel: Kernel, found: Normalised, sizes: Mapping[str, int], *, join: bool = True) -> Attention:
+    """The softmax as attention; `join`: with the bonds of several terms joined.
+
+    Raises: RefusalError with what it lacks.
+    """
     if found.kind != "softmax":
         raise RefusalError(f"{found.kind} over {names_of(found.indices)} is no softmax")
     reader = Reader(kernel.body)
@@ -80,8 +95,21 @@ def attention(kernel: Kernel, found: Normalised, sizes: Mapping[str, int]) -> At
     split = splits[main]
     if split is None:
         raise RefusalError(f"the score over {names_of(group)} is no product of rows and keys")
-    biases = [term for n, term in enumerate(terms) if n != main]
-    return _sorted(reader, found, chain, split, biases, sizes)
+    more = [n for n, s in enumerate(splits) if join and n != main and s is not None and s.rows == split.rows]
+    parts = {n: part for n in (main, *more) if (part := _part(splits[n], group, sizes, score)) is not None}
+    joined = {n: parts[n] for n in more if n in parts and main in parts}
+    biases = [term for n, term in enumerate(terms) if n != main and n not in joined]
+    axes = split.axes.union(*(splits[n].axes for n in joined))  # type: ignore[union-attr]
+    return replace(_sorted(reader, found, chain, split, biases, sizes, axes), more=tuple(joined.values()))
+
+
+def _part(split: _Split | None, group: set[Index], sizes: Mapping[str, int], score: Register) -> Part | None:
+    """A term whose bond is one index."""
+    assert split is not None
+    query, key = _sides(split, group, sizes, score)
+    left, right = ({i for f in side for i in f.axes} - set(score.axes) for side in (query, key))
+    bond = left & right
+    return Part(query, key, *bond, tuple(split.product.scales)) if len(bond) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +137,21 @@ def _split(reader: Reader, term: Term, score: Register, group: set[Index], held:
 
 
 def _sorted(
-    reader: Reader, found: Normalised, chain: _Chain, split: _Split, biases: list[Term], sizes: Mapping[str, int]
+    reader: Reader,
+    found: Normalised,
+    chain: _Chain,
+    split: _Split,
+    biases: list[Term],
+    sizes: Mapping[str, int],
+    axes: set[Index],
 ) -> Attention:
-    """Every index and every factor in its place."""
+    """Every index and every factor in its place; `axes`: of all factors of rows and keys."""
     score, group, where = found.score, set(found.indices), found.where
     masked = {i for t in biases if t.factor is not None for i in t.factor.axes} | set(where.axes if where else ())
     rows = [i for i in score.axes if i in split.rows]
     if masked & set(rows):  # what the masks do not tell apart is a batch: a mask is never repeated over it
         rows = [i for i in rows if i in masked]
-    seen = [split.axes, {i for f in chain.value.factors for i in f.axes}, masked]
+    seen = [axes, {i for f in chain.value.factors for i in f.axes}, masked]
     batch = [i for i in score.axes if i not in {*group, *rows} and any(i in s for s in seen)]
     batch.sort(key=lambda i: tuple(i not in s for s in seen))  # stable: what is broadcast together stands together
     query, key = _sides(split, group, sizes, score)

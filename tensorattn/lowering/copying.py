@@ -48,8 +48,9 @@ class Copier:
         names = {r.name: self._inner(r, axis, others, inside, cut) for r in _wanted(steps, made)}
         changing = {r.name for r in cut.values()}
         for step in renamed(steps, names):
-            varies = bool(changing & {r.name for r in reads(step)})
-            changing |= {r.name for r in makes(step)} if varies else set()
+            made_here = makes(step)  # one that is only spread along the axis varies in length
+            varies = bool(changing & {r.name for r in reads(step)}) or any(axis in r.axes for r in made_here)
+            changing |= {r.name for r in made_here} if varies else set()
             (inside if varies else self.before).append(step)
         return inside
 

@@ -11,6 +11,7 @@ from typing import assert_never
 from tensorattn import dtypes
 from tensorattn.dtypes import Typing
 from tensorattn.ir import (
+    AT,
     COMPARISONS,
     Add,
     Affine,
@@ -31,13 +32,14 @@ from tensorattn.ir import (
     walk,
 )
 from tensorattn.kernel import Fill, Fold, Join, Largest, LogSumExp, Normalised
-from tensorattn.lowering import contractions, distances, factoring, masks, slots
+from tensorattn.lowering import contractions, distances, factoring, masks, segments, slots
 from tensorattn.lowering.building import Builder
 from tensorattn.lowering.exposure import exposed, has_predicate
 from tensorattn.lowering.sharing import Shared
 from tensorattn.ordering import reading_order
 from tensorattn.parts import Literal, Operand, Register, Root
 from tensorattn.plan import Order, Plan
+from tensorattn.rewriting.segments import segments as segments_of
 from tensorattn.sizes import Size
 
 SINGULAR = ("log", "sqrt", "power", "reciprocal")  # functions whose derivative is infinite somewhere they are not
@@ -119,7 +121,7 @@ class Lowering:
         found = self._sensitive.get(node)
         if found is None:
             found = any(
-                (isinstance(n, Map) and n.function in SINGULAR)
+                (isinstance(n, Map) and n.function in (*SINGULAR, AT))
                 or (isinstance(n, Tensor) and any(isinstance(s, Affine) for s in n.slots))
                 for n in walk(node)
             )
@@ -226,6 +228,8 @@ class Lowering:
             condition, yes, no = node.arguments
             values = (b.cast(self.lower(part), dtype) for part in (yes, no))
             return b.apply("select", self.array(condition), *values, dtype=dtype)
+        if function == "uniform":
+            return b.apply(function, *(self.array(a, "int64") for a in node.arguments), dtype=dtype)
         operands = [self.lower(a) for a in node.arguments]
         if function in COMPARISONS.values():
             common = dtypes.work(dtypes.number(dtypes.join(map(self.typing.of, node.arguments))))
@@ -241,6 +245,8 @@ class Lowering:
 
     def _reduce(self, node: Reduce) -> Operand:
         dtype = dtypes.work(self.typing.of(node))
+        if (found := segments_of(node)) is not None:
+            return segments.lower(self, node, found)
         if node.kind == "sum":
             return contractions.contract(self, self.orders[node])
         if node.kind == "mean":

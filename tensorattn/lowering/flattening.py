@@ -13,7 +13,19 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from tensorattn.ir import Index
-from tensorattn.kernel import Apply, Arrange, Attend, Cast, Fill, IfFinite, Instruction, Kernel, Normalised, Stream
+from tensorattn.kernel import (
+    Apply,
+    Arrange,
+    Attend,
+    Cast,
+    Fill,
+    IfFinite,
+    Instruction,
+    Join,
+    Kernel,
+    Normalised,
+    Stream,
+)
 from tensorattn.lowering.attention import Attention, attention, split_scales
 from tensorattn.lowering.copying import Copier
 from tensorattn.lowering.flow import size_of
@@ -23,6 +35,7 @@ from tensorattn.lowering.merging import EXP, Maker, merge, quotients
 from tensorattn.lowering.multilinear import Factor, Product, Reader, Term, plain_side
 from tensorattn.lowering.sides import Sides
 from tensorattn.parts import Carry, Literal, Register, TileRule
+from tensorattn.peaks import BOND
 from tensorattn.sizes import Size
 
 MOST_BUILT = 1 << 20  # entries of keys, values and masks that are built whole: 4 MB of float32
@@ -46,10 +59,12 @@ def flattened(
     *,
     only: frozenset[str] | None = None,
     chunk_entries: int | None = None,
+    join: bool = True,
 ) -> Flattened:
     """Every softmax that admits it as attention with one key axis; `chunks`: in chunks where that saves memory.
 
     `only`: the softmaxes of these statements. `chunk_entries`: what a chunk may hold (default: what is fastest).
+    `join`: terms between the same rows and keys are one product with a longer bond; else all but one are biases.
     """
     refused: list[str] = []
     done: set[str] = set()
@@ -61,12 +76,13 @@ def flattened(
             return Flattened(kernel, count, tuple(refused))
         done.add(found.out.name)
         try:
-            flat = _Flat(kernel, attention(kernel, found, sizes), sizes, chunk_entries)
+            flat = _Flat(kernel, attention(kernel, found, sizes, join=join), sizes, chunk_entries)
         except RefusalError as refusal:
             refused.append(refusal.reason)
             continue
-        large = flat.built.value(sizes) > flat.at_most(MOST_BUILT)
-        kernel = replace(kernel, body=flat.body(chunks and large and not flat.found.causal))
+        large = flat.built.value(flat.sizes) > flat.at_most(MOST_BUILT)
+        body = flat.body(chunks and large and not flat.found.causal)
+        kernel = replace(kernel, body=body, sizes=(*kernel.sizes, *flat.lengths))
         count += 1
 
 
@@ -81,11 +97,15 @@ class _Flat:
         self.reader = Reader(kernel.body)
         self.sides = Sides(f"s{self.weights.out.name}", self.weights.score.dtype, sizes)
         self.make = Maker(self.weights.out.name, self.weights.score.dtype)
-        scale, rest = split_scales(found.scales, found.bond)
-        f, sides = found, self.sides
+        scale, rest = split_scales(found.scales, found.bond) if not found.more else (((), ()), list(found.scales))
+        f, sides, bond = found, self.sides, found.bond
         query = sides.built("q", f.query, (*f.has(f.query), *f.rows, *f.bond))
         query = sides.scaled("q", query, rest)
-        key = sides.built("k", f.key, (*f.has(f.key), *f.group, *f.bond))
+        group = [i for i in f.group if not f.more or any(i in factor.axes for factor in f.key)]
+        key = sides.built("k", f.key, (*f.has(f.key), *group, *f.bond))
+        self.lengths: tuple[tuple[str, Size], ...] = ()
+        if f.more:
+            query, key, bond = self._joined(query, key)
         value = sides.built("v", f.value, (*f.has(f.value), *f.group, *f.values))
         self.tested = {r for r in outside_reads(tuple(sides.steps)) if r.dtype.startswith("float")}
         self.tested |= {r for r in (query, key, value) if r.name not in {i.out.name for i in sides.steps}}  # type: ignore[union-attr]
@@ -93,9 +113,30 @@ class _Flat:
         where = None if f.causal else self.weights.where
         self.attend = Attend(
             self.make("y", (*f.batch, *f.rows, *f.values)), query, key, value, self._bias(), where,
-            f.batch, f.rows, f.bond, f.group, f.values, scale, f.causal,
+            f.batch, f.rows, bond, f.group, f.values, scale, f.causal,
         )  # fmt: skip
         self.built = self._built()
+
+    def _joined(self, query: Register, key: Register) -> tuple[Register, Register, tuple[Index, ...]]:
+        """Query and key with the terms joined along one bond: a sum of products is a longer product."""
+        f, sides = self.found, self.sides
+        sources, bonds = ([query], [key]), [*f.bond]
+        for part in f.more:
+            left = sides.built("q", part.query, (*f.has(part.query), *f.rows, part.bond))
+            sources[0].append(sides.scaled("q", left, part.scales))
+            group = (i for i in f.group if any(i in factor.axes for factor in part.key))  # the others: when joined
+            sources[1].append(sides.built("k", part.key, (*f.has(part.key), *group, part.bond)))
+            bonds.append(part.bond)
+        whole = Index(f"{BOND}{self.weights.out.name}")
+        length = sum((Size.of(i.name) for i in bonds), Size())
+        self.lengths = ((whole.name, length),)
+        self.sizes = {**self.sizes, whole.name: length.value({n: self.sizes.get(n, 1) for n in length.symbols})}
+        joined = []
+        for word, parts, axes in (("q", sources[0], f.rows), ("k", sources[1], f.group)):
+            held = {i for register in parts for i in register.axes}
+            out = sides.register(word, (*(i for i in f.batch if i in held), *axes, whole))
+            joined.append(sides.emit(Join(out, whole, tuple(parts), tuple(bonds))))
+        return joined[0], joined[1], (whole,)
 
     def at_most(self, entries: int) -> int:
         """This many entries, or fewer where a chunk may hold no more."""
