@@ -12,8 +12,9 @@ from typing import Any
 
 from tensorattn.backends.limits import MOST_SCORES
 from tensorattn.dtypes import predicates
-from tensorattn.ir import Affine, Index, Tensor, walk
+from tensorattn.ir import Affine, Index, Map, Tensor, walk
 from tensorattn.kernel import (
+    Accumulate,
     Apply,
     Attend,
     Contract,
@@ -24,19 +25,20 @@ from tensorattn.kernel import (
     LogSumExp,
     Normalised,
     Powers,
+    SegmentSum,
     Weigh,
 )
 from tensorattn.lowering import lower
 from tensorattn.lowering.liveness import makes, reads
 from tensorattn.lowering.views import entries, is_view, size_in_bytes
 from tensorattn.parts import Register, TileRule
-from tensorattn.peaks import KEYS, attended, peaks, total
+from tensorattn.peaks import BOND, KEYS, attended, peaks, total
 from tensorattn.plan import Plan
 from tensorattn.program import Program
 from tensorattn.rounds import Tiles, looped, placed, resolved, tiled, with_stretches, with_tiles
 from tensorattn.sizes import Size
 
-EXPONENTIAL = frozenset("exp exp2 tanh sigmoid elu gelu silu softplus".split())
+EXPONENTIAL = frozenset("exp exp2 tanh sigmoid elu gelu silu softplus uniform".split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,7 @@ def cost(plan: Plan, dtypes: Mapping[str, str] | None = None) -> Cost:
 
 
 def default_dtypes(program: Program) -> dict[str, str]:
-    """Predicates are truths, index tensors and scalars in slots integers, all else float64."""
+    """Predicates are truths, index tensors, scalars in slots and what `uniform` takes integers, all else float64."""
     found = dict.fromkeys(program.inputs, "float64")
     for statement in program.statements:
         for node in walk(statement.body):
@@ -141,6 +143,9 @@ def default_dtypes(program: Program) -> dict[str, str]:
             if isinstance(node, Tensor):
                 atoms = [a for s in node.slots if isinstance(s, Affine) for _, a in s.terms if isinstance(a, Tensor)]
                 found |= {a.name: "int64" for a in atoms if a.name in found}
+            if isinstance(node, Map) and node.function == "uniform":
+                keys = (n for a in node.arguments for n in walk(a) if isinstance(n, Tensor))
+                found |= {n.name: "int64" for n in keys if n.name in found}
     return found
 
 
@@ -156,8 +161,10 @@ def kernel_cost(kernel: Kernel, library: str = "numpy") -> Cost:
     tiles = list(found)
     if library == "numpy":  # whose attention runs over chunks of its keys
         body = tuple(_by_keys(i, tiles) if isinstance(i, Attend) else i for i in body)
-    alive = tuple(dict.fromkeys(size.substitute(most) for size in peaks(kernel, body, library)))
-    return Cost(*counts, alive, with_stretches(tiles, most))
+    joined = {name: read for name, read in kernel.sizes if name.startswith(BOND) and isinstance(read, Size)}
+    counts = [count.substitute(joined) for count in counts]
+    alive = tuple(dict.fromkeys(size.substitute(most).substitute(joined) for size in peaks(kernel, body, library)))
+    return Cost(*counts, alive, with_stretches(with_stretches(tiles, most), joined))
 
 
 def _by_keys(attend: Attend, found: list[Tiles]) -> Attend:
@@ -178,6 +185,10 @@ def flops(instruction: Instruction) -> Size:
             return entries(out.axes)
         case Fold(source=source):
             return entries(source.axes)
+        case SegmentSum(source=source):
+            return entries(source.axes)
+        case Accumulate(source=source, at_most=at_most, at_least=at_least):
+            return entries(source.axes) * (3 - (at_most, at_least).count(None) * 2)
         case LogSumExp(source=source) | Normalised(score=source) | Weigh(score=source) | Powers(score=source):
             return entries(source.axes) * 4
         case Attend(bond=bond, values=values):

@@ -54,7 +54,7 @@ class GuardWriter:
 
     def __init__(self, program: Program, reads: Reads, scalars: frozenset[str]) -> None:
         self.program, self.reads, self.scalars = program, dict(reads), scalars
-        self.names = Names(("strided", "masked", "fits", "holds"))
+        self.names = Names(("strided", "masked", "recording", "fits", "holds", "facts"))
         self.inputs = {n: self.names.of("input", n) for n in program.inputs}
 
     def size_lines(self) -> list[str]:
@@ -151,6 +151,19 @@ def _ends(slot: Affine) -> tuple[Size, Size]:
 
 
 LARGEST = 2**63  # Python integers beyond it have no place in an int64 array
+
+
+def recogniser(program: Program, scalars: frozenset[str], backend: Backend) -> Callable[..., tuple[object, ...]]:
+    """A function of the inputs in order: all that a specialisation is chosen by and that its checks look at.
+
+    Inputs with the facts of those that were accepted before need no check.
+    """
+    template, names = backend.facts()
+    inputs = GuardWriter(program, (), scalars).inputs
+    number = f"{{x}}.__class__, -{LARGEST} <= {{x}} < {LARGEST}"
+    facts = [(number if n in scalars else template).format(x=x) for n, x in inputs.items()]
+    head = f"def facts({', '.join(inputs.values())}):"
+    return _made([head, f"    return ({''.join(f'{fact}, ' for fact in facts)})"], "facts", names)  # type: ignore[return-value]
 
 
 def guard(program: Program, reads: Reads, scalars: frozenset[str], backend: Backend) -> Callable[..., bool]:

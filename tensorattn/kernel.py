@@ -50,8 +50,8 @@ class Contract:
 @dataclass(frozen=True, slots=True)
 class Apply:
     """`out = function(arguments)`, elementwise; the functions of ir.FUNCTIONS and ir.OPERATORS, and `multiply add
-    subtract divide isfinite select exp2`. `select(p, a, b)` is `where` with a boolean p, through which no gradient is
-    taken; where p is a literal size, it is a or b itself, as the size is positive or 0."""
+    subtract divide isfinite select exp2`. `select(p, a, b)` is `where` with a boolean
+    p, through which no gradient is taken; where p is a literal size, it is a or b itself, as that is positive or 0."""
 
     out: Register
     function: str
@@ -96,6 +96,16 @@ class Gather:
 
 
 @dataclass(frozen=True, slots=True)
+class Scatter:
+    """`out[p0, p1, …] += source[…]` on zeros: what `Gather` is transposed. Every axis that a position has, the source
+    has, and no others; an index among the positions is its own place."""
+
+    out: Register
+    source: Register
+    positions: tuple[Register | Index, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CheckRange:
     """`out = positions` after a check that the admitted lie in 0 … size−1 (`E-RANGE` with `what`); others become 0."""
 
@@ -115,6 +125,21 @@ class SegmentSum:
     segments: Register
     axis: Index
     segment: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulate:
+    """Running sums: `out[…, i] = Σ_t source[…, t]` over t − i ≤ `at_most` and over t − i ≥ `at_least` (None: none).
+
+    `axis` of `source` is t; `out` has `along` in its place. No entry that is left out has any influence.
+    """
+
+    out: Register
+    source: Register
+    axis: Index
+    along: Index
+    at_most: int | None
+    at_least: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,8 +348,9 @@ class IfBounded:
 
 
 Instruction = Union[
-    Load, View, Contract, Apply, Fold, Iota, Fill, Gather, CheckRange, SegmentSum, Join, Normalised, LogSumExp,
-    Largest, Cast, Arrange, Slice, Stream, Weigh, Attend, IfFinite, IfBounded, Powers, Attempt,
+    Load, View, Contract, Apply, Fold, Iota, Fill, Gather, Scatter, CheckRange, SegmentSum, Join, Normalised,
+    LogSumExp, Largest, Cast, Arrange, Slice, Stream, Weigh, Attend, IfFinite, IfBounded, Powers, Attempt,
+    Accumulate,
 ]  # fmt: skip
 
 

@@ -99,6 +99,20 @@ class Norm:
 
 
 @dataclass(frozen=True, slots=True)
+class Joint:
+    """The greatest norm over some axes, which both registers have, of the product of any two places that go together.
+
+    At most the product of a norm and a largest entry, and often far less, but of one place a pair: it pays where the
+    scores have many `rows` for each.
+    """
+
+    a: Register
+    b: Register
+    over: tuple[Index, ...]
+    rows: tuple[Index, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Ceiling:
     """The `sum`, `product` or `least` of numbers that are no less than 0, or the `inverse` of a size or its root (at
     least 1: where it is 0, there is nothing to bound)."""
@@ -107,4 +121,4 @@ class Ceiling:
     of: tuple["Limiting", ...]
 
 
-Limiting = Union[Norm, Ceiling, Literal]
+Limiting = Union[Norm, Joint, Ceiling, Literal]

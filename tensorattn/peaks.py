@@ -12,6 +12,7 @@ from itertools import pairwise
 from tensorattn.backends.limits import MOST_SCORES
 from tensorattn.ir import Index
 from tensorattn.kernel import (
+    Accumulate,
     Apply,
     Arrange,
     Attend,
@@ -25,6 +26,7 @@ from tensorattn.kernel import (
     LogSumExp,
     Normalised,
     Powers,
+    SegmentSum,
     Stream,
     Weigh,
 )
@@ -37,10 +39,12 @@ from tensorattn.sizes import Size
 Axes = tuple[Index, ...]
 # What a function or a normaliser holds at once beside its result: arrays like it, and other bytes an entry. Measured.
 TEMPORARIES = {"sigmoid": (2, 0), "silu": (2, 0), "gelu": (0, 64), "elu": (1, 1), "leaky_relu": (1, 1)}
+TEMPORARIES |= {"uniform": (0, 16)}
 WEIGHT_TEMPORARIES = {"softmax": (0, 0), "l1norm": (2, 0), "l2norm": (2, 0), "sparsemax": (0, 27), "entmax": (3, 3)}
 THREE_HALVES_TEMPORARIES = (4, 19)
 # torch: functions are one call each; the normalisers make what gradients need
 TORCH_TEMPORARIES = {"softmax": (2, 1), "l1norm": (2, 3), "l2norm": (2, 3), "sparsemax": (3, 27), "entmax": (4, 27)}
+BOND = "bond_"  # an index that stands for several bonds joined is named so
 KEYS = "keys_"  # an index that stands for a chunk of the keys of an attention is named so
 
 
@@ -78,6 +82,10 @@ def _temporaries(instruction: Instruction, stored: Mapping[Register, Axes], libr
             return size_in_bytes(out) if where is not None else Size()
         case Attend():
             return _attended_temporaries(instruction)
+        case Accumulate(source=source, at_most=at_most, at_least=at_least):
+            return size_in_bytes(source) * ((at_most != 0) + (at_least is not None) * 2)
+        case SegmentSum(source=source):  # positions, and floats in float64
+            return entries(source.axes) * 16
         case LogSumExp(source=source, where=where):
             return size_in_bytes(source) * (2 + (where is not None))
         case Largest(source=source, where=where):
@@ -156,7 +164,7 @@ def _layout(instruction: Instruction, stored: Mapping[Register, Axes]) -> Axes:
             return stored[source] if set(stored[source]) == set(out) else out
         case Apply(arguments=arguments):
             whole = [a for a in arguments if isinstance(a, Register) and set(a.axes) == set(out)]
-            return stored[whole[0]] if whole else out
+            return stored.get(whole[0], whole[0].axes) if whole else out
     return out
 
 

@@ -37,6 +37,9 @@ class Backend(Protocol):
     def plainness(self) -> tuple[str, dict[str, object]]:
         """A condition on an array `{x}` for generated checks, and its names: what `owns` asks beyond the dtype."""
 
+    def facts(self) -> tuple[str, dict[str, object]]:
+        """All that checks ask of an array `{x}` as a list of expressions, and the names in them."""
+
     def exponential_base(self) -> str:
         """`2` where exp2 is faster than exp on this machine, else `e`."""
 
@@ -45,6 +48,11 @@ class Backend(Protocol):
 
     def render(self, kernel: Kernel, function: str, standalone: bool = False) -> str:
         """The kernel as source: a function, or with `standalone` a module that needs only the array library."""
+
+    def operation(self, key: str, scalars: tuple[bool, ...]) -> Callable[..., tuple[object, ...]]:
+        """The program of a key (units.py) as one operator with all its derivatives, which a watcher sees as a whole.
+
+        `scalars`: which inputs are Python numbers. Only of a library that watches."""
 
     def build(self, kernel: Kernel, function: str) -> Callable[..., tuple[object, ...]]:
         """The kernel as a function of its inputs in order, which returns the outputs in order."""

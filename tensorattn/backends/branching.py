@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensorattn.backends.looping import WriteAll
 from tensorattn.backends.writing import INPUT, Writer
 from tensorattn.kernel import Attempt, IfBounded, IfFinite
-from tensorattn.parts import Ceiling, Limiting, Literal, Norm
+from tensorattn.parts import Ceiling, Joint, Limiting, Literal, Norm
 
 
 def write_if_finite(writer: Writer, instruction: IfFinite, write_all: WriteAll) -> None:
@@ -63,7 +63,9 @@ def _number(writer: Writer, bound: Limiting) -> str:
         case Literal(value=value):
             return writer.number(value)
         case Norm(source=source, over=over):
-            return f"longest({writer.name(source)}, {writer.dims(source.axes, over)})"
+            return f"longest({writer.read(source).source}, {writer.dims(source.axes, over)})"
+        case Joint():
+            return _joint(writer, bound)
         case Ceiling(kind=kind, of=of):
             parts = [_number(writer, part) for part in of]
             if kind == "inverse":
@@ -71,3 +73,13 @@ def _number(writer: Writer, bound: Limiting) -> str:
             if kind == "least":
                 return f"min({', '.join(parts)})"
             return f"({(' + ' if kind == 'sum' else ' * ').join(parts)})"
+
+
+def _joint(writer: Writer, bound: Joint) -> str:
+    """Both arrays as (pairs that go together, places, entries of a norm)."""
+    both = [i for i in bound.a.axes if i in bound.b.axes and i not in bound.over]
+    texts = []
+    for register in (bound.a, bound.b):
+        groups = [both, [i for i in register.axes if i not in (*both, *bound.over)], bound.over]
+        texts.append(writer.reshaped(writer.read(register), [i for group in groups for i in group], groups))
+    return f"longest_pair({', '.join(texts)}, {writer.product(bound.rows)})"

@@ -56,16 +56,16 @@ def _matrix_product(writer: Writer, a: Text, b: Text, out: Register) -> Text:
     if _copies(a, b, batch, (left, right), in_b) < _copies(a, b, batch, (left, right), inner):
         inner = in_b
     rows = [[index] for index in batch] + [side for side in (left, right) if side or batch]
-    shape = writer.tuple([writer.product(side) for side in rows])
     vector = not batch and not (left and right)  # torch gives memory another shape for these
-    place = None if vector else writer.out(out, (*batch, *left, *right), shape)
-    product = writer.words.integer_matmul if out.dtype == "int64" else "{a} @ {b}"
+    place = None if vector else writer.out(out, (*batch, *left, *right), tuple(map(tuple, rows)))
+    product = writer.words.batch_matmul if len(batch) == 1 else "{a} @ {b}"
+    product = writer.words.integer_matmul if out.dtype == "int64" else product
     if place is not None:
         product = f"{writer.words.namespace}.matmul({{a}}, {{b}}, out={place})"
     source = product.format(
         a=_matrix(writer, a, batch, left, inner, rows=True), b=_matrix(writer, b, batch, right, inner, rows=False)
     )
-    return Text(_parted(writer, source, batch, left, right), (*batch, *left, *right))
+    return _parted(writer, source, batch, left, right)
 
 
 def _layouts(batch: Sequence[Index], outer: Sequence[Index], inner: Sequence[Index]) -> tuple[tuple[Index, ...], ...]:
@@ -95,14 +95,14 @@ def _matrix(
     turned = inner_first if rows else outer_first
     if several and value.axes == turned:
         groups = [*single, inner, outer] if rows else [*single, outer, inner]
-        return f"{atom(writer.reshaped(value, turned, groups))}.swapaxes(-1, -2)"
+        return f"{atom(writer.reshaped(value, turned, groups))}.mT"
     straight, groups = (outer_first, [*single, outer, inner]) if rows else (inner_first, [*single, inner, outer])
     return writer.reshaped(value, straight, groups)
 
 
-def _parted(writer: Writer, source: str, batch: Sequence[Index], left: Sequence[Index], right: Sequence[Index]) -> str:
-    """The product with its rows and columns taken apart into their indices."""
-    whole = len(left) == 1 or not (left or batch), len(right) == 1 or not (right or batch)
-    if all(whole):
-        return source
-    return f"{atom(source)}.reshape({writer.shape([*batch, *left, *right])})"
+def _parted(writer: Writer, source: str, batch: Sequence[Index], left: Sequence[Index], right: Sequence[Index]) -> Text:
+    """The product, whose rows and columns stand for several indices each."""
+    axes, sides = (*batch, *left, *right), [tuple(side) for side in (left, right) if side]
+    if len(sides) == 2 or not batch:
+        return writer.unpacked(source, axes, None, (*((index,) for index in batch), *sides))
+    return Text(f"{atom(source)}.reshape({writer.shape(axes)})", axes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import reduce
 
-from tensorattn.backends.writing import INPUT, Text, Writer
+from tensorattn.backends.writing import INPUT, Groups, Text, Writer
 from tensorattn.ir import COMPARISONS, Index
 from tensorattn.kernel import Apply
 from tensorattn.lowering.buffers import placed
@@ -13,6 +13,7 @@ from tensorattn.parts import Literal, Operand, Register, Root
 ORDER = ("bool", "int64", "float32", "float64")
 INFIX = {"add": " + ", "multiply": " * ", "and": " & ", "or": " | "}
 NESTED = ("maximum", "minimum")
+LAST_PLACE = 2.0**-24  # of the 24 bits of `uniform`: every float dtype that is computed in holds them exactly
 LEAKY_SLOPE = Literal(0.2)
 
 
@@ -26,9 +27,13 @@ def apply(writer: Writer, instruction: Apply) -> None:
         return _either(writer, instruction)
     dtypes = _operand_dtypes(function, arguments, out.dtype)
     present = tuple(i for i in out.axes if any(isinstance(a, Register) and i in a.axes for a in arguments))
-    texts = _operands(writer, function, arguments, dtypes, present)
-    place = writer.out(out, present) if placed(instruction) else None
-    if place is not None:
+    groups = _groups(writer, arguments, dtypes, present)
+    texts = _operands(writer, function, arguments, dtypes, present, packed=groups is not None)
+    place = writer.out(out, present, groups) if placed(instruction) else None
+    if function == "uniform":
+        bits = writer.words.cast.format(x=f"hashed({', '.join(texts)})", dtype=writer.words.dtype(out.dtype))
+        source = f"{bits} * {LAST_PLACE!r}"
+    elif place is not None:
         if isinstance(arguments[0], Literal) and function != "select":
             texts.reverse()  # a function that is symmetric: the array comes first
         source = f"{writer.words.into[function]}({', '.join(texts)}, out={place})"
@@ -39,7 +44,19 @@ def apply(writer: Writer, instruction: Apply) -> None:
         source = reduce(lambda first, second: template.format(first, second), texts)
     else:
         source = writer.words.functions[function].format(*texts)
-    return writer.assign(out, Text(source, present))
+    return writer.assign(out, writer.unpacked(source, present, None, groups))
+
+
+def _groups(
+    writer: Writer, arguments: tuple[Operand, ...], dtypes: list[str], axes: tuple[Index, ...]
+) -> Groups | None:
+    """The groups of axes that are one dimension of every operand; None where they differ."""
+    read = [writer.read(a, d) for a, d in zip(arguments, dtypes, strict=True) if isinstance(a, Register)]
+    alike = {(text.axes, text.groups) for text in read if text.packed is not None}
+    if len(alike) != 1 or any(text.packed is None for text in read):
+        return None
+    own, groups = alike.pop()
+    return groups if own == axes else None
 
 
 def _either(writer: Writer, instruction: Apply) -> None:
@@ -63,6 +80,8 @@ def _operand_dtypes(function: str, arguments: tuple[Operand, ...], out: str) -> 
             return [_common(arguments)]
         case _ if function in COMPARISONS.values():
             return [_common(arguments)] * len(arguments)
+        case "uniform":
+            return ["int64"] * len(arguments)
         case _:
             return [out] * len(arguments)
 
@@ -79,7 +98,13 @@ def _common(arguments: tuple[Operand, ...]) -> str:
 
 
 def _operands(
-    writer: Writer, function: str, arguments: tuple[Operand, ...], dtypes: list[str], axes: tuple[Index, ...]
+    writer: Writer,
+    function: str,
+    arguments: tuple[Operand, ...],
+    dtypes: list[str],
+    axes: tuple[Index, ...],
+    *,
+    packed: bool,
 ) -> list[str]:
     texts = []
     values = arguments[1:] if function in ("where", "select") else arguments
@@ -88,9 +113,11 @@ def _operands(
     for position, (argument, dtype) in enumerate(zip(arguments, dtypes, strict=True)):
         match argument:
             case Register():
-                texts.append(writer.aligned(writer.read(argument, dtype), axes))
+                value = writer.read(argument, dtype)
+                texts.append(value.packed if packed and value.packed else writer.aligned(value, axes))
             case Literal():
                 array = dtype == "bool" or function in writer.words.array_only or position < first
+                array = array or function == "uniform"  # a literal's own integers do not wrap around
                 array = array or (bare and position == first)
                 texts.append(writer.scalar(argument, dtype).source if array else writer.number(argument.value))
     return texts

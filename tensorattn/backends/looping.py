@@ -10,6 +10,7 @@ from tensorattn.kernel import Instruction, Slice, Stream
 from tensorattn.lowering.buffers import Room, places
 from tensorattn.lowering.intervals import span
 from tensorattn.lowering.liveness import makes
+from tensorattn.lowering.narrowing import is_sum
 from tensorattn.parts import Bound, Edge, Narrowed, Register, TileRule
 
 LOCALS = ("start", "stop", "length")
@@ -34,8 +35,9 @@ def write_stream(writer: Writer, stream: Stream, write_all: WriteAll) -> None:
         writer.join(carry.state)
         writer.assign(carry.state, Text(unit, carry.state.axes))
     pieces = [writer.names.of("local", f"pieces {stack.out.name}") for stack in stream.stacked]
-    for name in pieces:
-        writer.line(f"{name} = []")
+    for stack, name in zip(stream.stacked, pieces, strict=True):  # 0 where the loop does not run
+        zero = "" if stream.live is None else writer.filled(writer.shape(stack.part.axes), 0, stack.out.dtype)
+        writer.line(f"{name} = [{zero}]")
     tile = _write_tile(writer, stream, size)
     with writer.tile(stream.axis, start, stop, tile, tile), ExitStack() as most:
         for narrowed in stream.narrowed:
@@ -49,7 +51,9 @@ def write_stream(writer: Writer, stream: Stream, write_all: WriteAll) -> None:
         for narrowed in stream.narrowed:
             narrowing.enter_context(_narrowed(writer, narrowed))
         write_all(writer, stream.body)
-        write_all(writer, stream.merge)
+        for instruction in stream.merge:
+            if not _write_sum(writer, stream, instruction):
+                write_all(writer, (instruction,))
         for stack, name in zip(stream.stacked, pieces, strict=True):
             part = writer.arranged(writer.read(stack.part, stack.out.dtype), stack.part.axes)
             dim = stack.part.axes.index(stream.axis)
@@ -61,6 +65,22 @@ def write_stream(writer: Writer, stream: Stream, write_all: WriteAll) -> None:
         dim = stack.part.axes.index(stream.axis)
         nothing = writer.filled(writer.shape(stack.out.axes), 0, stack.out.dtype)
         writer.assign(stack.out, Text(f"joined({name}, {dim}) if {name} else {nothing}", stack.out.axes))
+
+
+def _write_sum(writer: Writer, stream: Stream, merge: Instruction) -> bool:
+    """The line that adds a part to the state, where it is one of a stretch of another axis; else nothing."""
+    cut = {narrowed.axis for narrowed in stream.narrowed}
+    for carry, merged in zip(stream.carry, stream.merged, strict=True):
+        axes = carry.state.axes
+        if makes(merge) == (merged,) and cut & {*axes} & {*carry.part.axes} and is_sum(stream, carry):
+            part = writer.arranged(writer.read(carry.part, carry.state.dtype), axes).source
+            places = [f"({axes.index(axis)}, {', '.join(writer.bounds[axis])})" for axis in axes if axis in cut]
+            own = "True" if writer.words.owned is None else "own"
+            writer.needs_owned = True
+            text = f"add_at({writer.name(carry.state)}, {part}, {writer.tuple(places)}, {own})"
+            writer.assign(merged, Text(text, axes))
+            return True
+    return False
 
 
 def _write_tile(writer: Writer, stream: Stream, size: str) -> str:

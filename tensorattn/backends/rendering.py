@@ -10,12 +10,13 @@ from tensorattn.backends import attending, branching, looping
 from tensorattn.backends.contracting import contract
 from tensorattn.backends.elementwise import apply
 from tensorattn.backends.freeing import freed
-from tensorattn.backends.gathering import gather
+from tensorattn.backends.gathering import gather, scatter
 from tensorattn.backends.naming import Names, identifier
 from tensorattn.backends.vocabulary import Vocabulary
-from tensorattn.backends.writing import INPUT, Text, Writer, atom, comment_lines
+from tensorattn.backends.writing import INPUT, Groups, Text, Writer, atom, comment_lines
 from tensorattn.ir import Index
 from tensorattn.kernel import (
+    Accumulate,
     Apply,
     Arrange,
     Attempt,
@@ -38,6 +39,7 @@ from tensorattn.kernel import (
     Normalised,
     Output,
     Powers,
+    Scatter,
     SegmentSum,
     Slice,
     Stream,
@@ -114,10 +116,14 @@ def write(writer: Writer, instruction: Instruction) -> None:
             writer.assign(out, Text(writer.filled(writer.shape(out.axes), value, out.dtype), out.axes))
         case Gather():
             gather(writer, instruction)
+        case Scatter():
+            scatter(writer, instruction)
         case CheckRange():
             _check_range(writer, instruction)
         case SegmentSum():
             _segment_sum(writer, instruction)
+        case Accumulate():
+            _accumulate(writer, instruction)
         case Join():
             _join(writer, instruction)
         case Normalised():
@@ -189,9 +195,29 @@ def _fold(writer: Writer, fold: Fold) -> None:
     gone = [index for index in source.axes if index not in fold.out.axes]
     if not gone:
         return writer.assign(fold.out, source)
-    dims, dtype = writer.dims(source.axes, gone), writer.words.dtype(fold.out.dtype)
-    text = writer.words.folds[fold.kind].format(x=source.source, dims=dims, dtype=dtype)
-    return writer.assign(fold.out, Text(text, tuple(index for index in source.axes if index in fold.out.axes)))
+    x, dims, groups = _over(writer, source, gone)
+    text = writer.words.folds[fold.kind].format(x=x, dims=dims, dtype=writer.words.dtype(fold.out.dtype))
+    kept = tuple(index for index in source.axes if index in fold.out.axes)
+    left = tuple(group for group in groups if group[0] in kept)
+    return writer.assign(fold.out, writer.unpacked(text, kept, None, left))
+
+
+def _jointly(writer: Writer, score: Text, indices: Sequence[Index]) -> Text:
+    """A score that lies in memory in the order of its axes, with one dimension for neighbours normalised together."""
+    first, count = score.axes.index(indices[0]), len(indices)
+    if score.packed is None or score.axes[first : first + count] != tuple(indices):
+        return score
+    alone = [(index,) for index in score.axes]
+    groups = (*alone[:first], tuple(indices), *alone[first + count :])
+    return writer.unpacked(writer.reshaped(score, score.axes, groups), score.axes, score.owner, groups)
+
+
+def _over(writer: Writer, source: Text, chosen: Sequence[Index]) -> tuple[str, str, Groups]:
+    """A value, where it has these axes, and the groups of its axes; a packed one where they are whole groups."""
+    within = [n for n, group in enumerate(source.groups) if group[0] in chosen]
+    if source.packed is not None and {i for n in within for i in source.groups[n]} == set(chosen):
+        return source.packed, writer.tuple([str(n) for n in within]), source.groups
+    return source.source, writer.dims(source.axes, chosen), tuple((index,) for index in source.axes)
 
 
 def _operand(writer: Writer, operand: Operand, axes: Sequence[Index], dtype: str) -> str:
@@ -209,9 +235,12 @@ def _normalised(writer: Writer, weights: Normalised) -> None:
         kind, options = ("softmax" if alpha.value == 1 else "sparsemax"), {}
     if kind == "entmax" and isinstance(options["alpha"], Literal) and options["alpha"].value == 1.5:
         kind, options = "entmax_three_halves", {}
+    if weights.where is None and not options:
+        source, dims, groups = _over(writer, _jointly(writer, score, weights.indices), weights.indices)
+        return writer.assign(weights.out, writer.unpacked(f"{kind}({source}, {dims})", score.axes, None, groups))
     parts = [score.source, writer.dims(score.axes, weights.indices), *_where(writer, weights.where, score.axes)]
     parts += [f"{name}={_operand(writer, value, score.axes, weights.out.dtype)}" for name, value in options.items()]
-    writer.assign(weights.out, Text(f"{kind}({', '.join(parts)})", score.axes))
+    return writer.assign(weights.out, Text(f"{kind}({', '.join(parts)})", score.axes))
 
 
 def _weigh(writer: Writer, weigh: Weigh) -> None:
@@ -297,6 +326,14 @@ def _segment_sum(writer: Writer, instruction: SegmentSum) -> None:
     ]
     kept = tuple(instruction.segment if index == axis else index for index in axes)
     writer.assign(out, Text(f"segment_sum({', '.join(parts)})", kept))
+
+
+def _accumulate(writer: Writer, instruction: Accumulate) -> None:
+    source, axis = writer.read(instruction.source, instruction.out.dtype), instruction.axis
+    parts = [source.source, str(source.axes.index(axis)), writer.length(instruction.along)]
+    parts += [f"{n}={v}" for n in ("at_most", "at_least") if (v := getattr(instruction, n)) is not None]
+    kept = tuple(instruction.along if index == axis else index for index in source.axes)
+    writer.assign(instruction.out, Text(f"accumulate({', '.join(parts)})", kept))
 
 
 def _join(writer: Writer, join: Join) -> None:

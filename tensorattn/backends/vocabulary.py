@@ -40,6 +40,7 @@ class Vocabulary:
     scalar_output: str
     copied_output: str
     integer_matmul: str
+    batch_matmul: str
     device: str | None
     functions: Mapping[str, str]
     folds: Mapping[str, str]

@@ -20,13 +20,21 @@ from tensorattn.sizes import Axis, Quotient, Size, SizeRead
 INPUT = "an input"  # the owner of registers that may share memory with an input or are broadcast: never given out
 
 
+Groups = tuple[tuple[Index, ...], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Text:
-    """An array as source text (an atom) with its axes, and who owns its memory (None: it is new)."""
+    """An array as source text (an atom) with its axes, and who owns its memory (None: it is new).
+
+    `packed`: source text of the same array with one dimension for each of `groups` of its axes, where it was made so.
+    """
 
     source: str
     axes: tuple[Index, ...]
     owner: str | None = None
+    packed: str | None = None
+    groups: Groups = ()
 
 
 class Writer:
@@ -39,6 +47,7 @@ class Writer:
         self.arrays: set[str] = set()  # the variables that hold arrays with axes
         self._same: dict[str, str] = {}  # registers that are another variable, renamed
         self._joined: set[str] = set()  # variables that are written in more than one place
+        self._packed: dict[str, tuple[Groups, str]] = {}  # variables with a dimension a group of axes; the whole shape
         self.lines: list[str] = []
         self.owners: dict[str, str] = {}
         self.needs_device = False
@@ -98,32 +107,50 @@ class Writer:
         """A register as text, in another dtype if one is asked for."""
         name = self.name(register)
         owner = self.owners.get(name, name)
+        whole, found = name, Text(name, register.axes, owner)
+        if name in self._packed:  # in the shape it was made in: a loop that slices it knows another one
+            groups, shape = self._packed[name]
+            whole = f"{name}.reshape({shape})"
+            found = Text(whole, register.axes, owner, name, groups)
         if dtype is None or dtype == register.dtype:
-            return Text(name, register.axes, owner)
-        return Text(self.words.cast.format(x=name, dtype=self.words.dtype(dtype)), register.axes)
+            return found
+        return Text(self.words.cast.format(x=whole, dtype=self.words.dtype(dtype)), register.axes)
+
+    def unpacked(
+        self, source: str, axes: Sequence[Index], owner: str | None = None, groups: Groups | None = None
+    ) -> Text:
+        """An array that has one dimension for each of these groups of its axes (None: for each axis)."""
+        if groups is None or all(len(group) == 1 for group in groups):
+            return Text(source, tuple(axes), owner)
+        return Text(f"{atom(source)}.reshape({self.shape(axes)})", tuple(axes), owner, source, groups)
 
     def assign(self, out: Register, value: Text) -> None:
         """`out = value`, with the axes brought into the order of `out`."""
         value = self.arranged(value, out.axes)
-        name = self.name(out)
-        if value.source.isidentifier() and value.source != name and name not in self._joined:
-            self._same[name] = value.source
+        name, source = self.name(out), value.source
+        self._packed.pop(name, None)
+        if value.packed is not None and name not in self._joined:
+            source = value.packed
+            self._packed[name] = value.groups, self.shape(out.axes)
+        if source.isidentifier() and source != name and name not in self._joined:
+            self._same[name] = source
             return
         self.owners[name] = value.owner or name
         if out.axes:
             self.arrays.add(name)
         axes = " ".join(index.name for index in out.axes)
-        self.line(f"{name} = {value.source}" + (f"  # {_comment(axes)}" if axes else ""))
+        self.line(f"{name} = {source}" + (f"  # {_comment(axes)}" if axes else ""))
 
-    def out(self, out: Register, axes: Sequence[Index], shape: str | None = None) -> str | None:
-        """What `out=` is for a result with its axes in this order, and of this shape; None: new memory."""
+    def out(self, out: Register, axes: Sequence[Index], groups: Groups | None = None) -> str | None:
+        """What `out=` is for a result with its axes in this order, and in these groups; None: new memory."""
         place = self.places.get(out.name)
         if place is None or set(axes) != set(out.axes):
             return None
+        groups = groups or tuple((index,) for index in axes)
         if isinstance(place, Register):
             self.needs_owned = True
-            return self.words.over.format(x=self.permuted(self.read(place), axes).source)
-        return f"fit({self.rooms[place]}, {shape or self.shape(axes)})"
+            return self.words.over.format(x=self.reshaped(self.read(place), axes, groups))
+        return f"fit({self.rooms[place]}, {self.tuple([self.product(group) for group in groups])})"
 
     # Axes
 
@@ -131,13 +158,19 @@ class Writer:
         order = [value.axes.index(index) for index in axes]
         if order == list(range(len(order))):
             return value
-        source = self.words.permute.format(x=atom(value.source), dims=", ".join(map(str, order)))
+        dims = ", ".join(map(str, order))
+        turned = order == [*range(len(order) - 2), len(order) - 1, len(order) - 2]
+        source = f"{atom(value.source)}.mT" if turned else self.words.permute.format(x=atom(value.source), dims=dims)
         return Text(source, tuple(axes), value.owner)
 
     def reshaped(self, value: Text, axes: Sequence[Index], groups: Sequence[Sequence[Index]]) -> str:
         """The source text of a value with axes `axes` after each group of them became one dimension."""
+        if value.packed is not None and value.axes == tuple(axes) and value.groups == tuple(map(tuple, groups)):
+            return value.packed
         source = self.permuted(value, axes).source
-        if all(len(group) == 1 for group in groups):
+        if value.packed is not None and value.axes == tuple(axes):
+            source = value.packed
+        elif all(len(group) == 1 for group in groups):
             return source
         return f"{atom(source)}.reshape({self.tuple([self.product(group) for group in groups])})"
 
@@ -272,7 +305,8 @@ def _needed(read: SizeRead) -> tuple[str, ...]:
 
 def atom(source: str) -> str:
     """The source as something a method or a subscript may follow."""
-    return source if source.isidentifier() or (source[-1] in ")]" and not _operators(source)) else f"({source})"
+    whole = source.isidentifier() or (source.endswith((")", "]", ".mT")) and not _operators(source))
+    return source if whole else f"({source})"
 
 
 def _operators(source: str) -> bool:

@@ -16,13 +16,14 @@ from tensorattn.kernel import Apply, Fold, IfBounded, IfFinite, Instruction, Ker
 from tensorattn.lowering.liveness import makes, reads, without_dead
 from tensorattn.lowering.magnitudes import Magnitudes
 from tensorattn.lowering.unifying import renamed
-from tensorattn.parts import Carry, Literal, Register
+from tensorattn.lowering.unmasking import unmasked
+from tensorattn.parts import Carry, Limiting, Literal, Register
 
-LIMIT = {"float32": 30.0, "float64": 300.0}
+LIMIT = {"float32": 40.0, "float64": 300.0}
 LARGEST = {"float32": 1e37, "float64": 1e300}  # of what is carried
-# A weight is at least e^-LIMIT, so that its product with a value underflows only where the value is below 1e-24 (in
+# A weight is at least e^-LIMIT, so that its product with a value underflows only where the value is below 1e-20 (in
 # float64 below 1e-170). Where all values are that small, or no bound on them says otherwise, there is a maximum.
-LEAST = {"float32": 1e-15, "float64": 1e-150}
+LEAST = {"float32": 1e-11, "float64": 1e-150}
 
 
 def bounded(kernel: Kernel) -> Kernel:
@@ -55,29 +56,60 @@ def _read_after(stream: Stream) -> Iterable[Register]:
 def _bounded(stream: Stream, later: set[str]) -> IfBounded | None:
     """A branch on whether the scores are small; None where no bound is known, or the loop has no such weights."""
     body = tuple(_opened(stream.body))
-    if stream.stacked or any(isinstance(i, (Stream, IfBounded)) for i in body):
+    if any(isinstance(i, (Stream, IfBounded)) for i in body):
         return None
     weighs = [i for i in body if isinstance(i, Weigh)]
-    maxima = {w.greatest.name for w in weighs}
-    sums = [c for c in stream.carry if c.part.name not in maxima]
-    if not weighs or len(stream.carry) != len(sums) + len(maxima) or any(c.unit != 0 for c in sums):
+    maxima = {w.greatest.name for w in weighs} & {c.part.name for c in stream.carry}
+    if not weighs or (maxima and (stream.stacked or len(maxima) < len(weighs))):
         return None
-    weights = {w.out.name: e ** LIMIT[w.out.dtype] for w in weighs}
-    found = Magnitudes(body, (c.state.name for c in stream.carry), weights, frozenset(weighs[0].score.axes))
-    limits = [(found.norm(w.score), 0.0, LIMIT[w.out.dtype] / (log(2) if w.base == "2" else 1)) for w in weighs]
-    totals = {w.total.name for w in weighs}
-    parts = [c.part for c in sums if c.part.name not in totals]
-    limits += [(found.norm(p), LEAST[p.dtype] * e ** LIMIT[p.dtype], LARGEST[p.dtype]) for p in parts]
-    values = {v.name for i in stream.body if isinstance(i, IfFinite) for v in i.values if v.dtype.startswith("float")}
-    if any(bound is None for bound, *_ in limits) or not values - weights.keys() <= found.seen:
+    limits = _limits(stream, body, weighs)
+    if limits is None:
         return None
     needed = tuple(state for state in makes(stream) if state.name in later)
-    states = {c.part.name: c.state for c in stream.carry}
-    maxima = [(states[w.greatest.name], states.get(w.total.name)) for w in weighs]
-    if any(total is None for greatest, total in maxima if greatest in needed):
+    if not maxima:  # every round has all of a row
+        return IfBounded(needed, limits, (_plain_rounds(stream, body),), (stream,))
+    sums = [c for c in stream.carry if c.part.name not in maxima]
+    if any(c.unit != 0 for c in sums):
         return None
-    found_maxima = [i for greatest, total in maxima if greatest in needed and total for i in _maximum(greatest, total)]
-    return IfBounded(needed, tuple(limits), (_plain(stream, body, sums), *found_maxima), (stream,))
+    states = {c.part.name: c.state for c in stream.carry}
+    carried = [(states[w.greatest.name], states.get(w.total.name)) for w in weighs]
+    if any(total is None for greatest, total in carried if greatest in needed):
+        return None
+    found_maxima = [i for greatest, total in carried if greatest in needed and total for i in _maximum(greatest, total)]
+    return IfBounded(needed, limits, (_plain(stream, body, sums), *found_maxima), (stream,))
+
+
+def _limits(
+    stream: Stream, body: Sequence[Instruction], weighs: Sequence[Weigh]
+) -> tuple[tuple[Limiting, float, float], ...] | None:
+    """What has to hold of the scores, and of what is summed with the weights; None where no bound is known."""
+    weights = {w.out.name: e ** LIMIT[w.out.dtype] for w in weighs}
+    states = [c.state.name for c in stream.carry]
+    found = {w.out.name: Magnitudes(body, states, weights, frozenset(w.score.axes)) for w in weighs}
+    limits = [
+        (found[w.out.name].norm(w.score), 0.0, LIMIT[w.out.dtype] / (log(2) if w.base == "2" else 1)) for w in weighs
+    ]
+    for w in weighs:
+        for part in _sums(body, w):
+            limits.append(
+                (found[w.out.name].norm(part), LEAST[part.dtype] * e ** LIMIT[part.dtype], LARGEST[part.dtype])
+            )
+    values = {v.name for i in stream.body if isinstance(i, IfFinite) for v in i.values if v.dtype.startswith("float")}
+    seen = weights.keys() | {name for each in found.values() for name in each.seen}
+    return None if any(bound is None for bound, *_ in limits) or not values <= seen else tuple(limits)  # type: ignore[return-value]
+
+
+def _sums(body: Sequence[Instruction], weigh: Weigh) -> list[Register]:
+    """What the weights are summed to."""
+    live, found = {weigh.out.name}, []
+    for instruction in body:
+        if any(r.name in live for r in reads(instruction)):
+            for out in makes(instruction):
+                if set(out.axes) & set(weigh.indices):
+                    live.add(out.name)
+                else:
+                    found.append(out)
+    return found
 
 
 def _maximum(greatest: Register, total: Register) -> tuple[Instruction, ...]:
@@ -98,10 +130,34 @@ def _opened(body: Sequence[Instruction]) -> Iterable[Instruction]:
             yield instruction
 
 
+def _plain_rounds(stream: Stream, body: Sequence[Instruction]) -> Stream:
+    """The loop in which every row is weighed without a maximum."""
+    ends = (*(c.part for c in stream.carry), *(s.part for s in stream.stacked), *stream.merged)
+    needed = (*ends, *(r for step in stream.merge for r in reads(step)))
+    maxima = [step for i in body if isinstance(i, Weigh) for step in _maximum(i.greatest, i.total)]
+    steps = _without_maximum(body, needed, maxima)
+    names = {r.name: replace(r, name=f"{r.name}p") for i in steps for r in makes(i)}
+    carry, stacked, merge = (renamed(part, names) for part in (stream.carry, stream.stacked, stream.merge))
+    return replace(stream, body=renamed(tuple(steps), names), carry=carry, stacked=stacked, merge=merge)
+
+
+def _without_maximum(
+    body: Sequence[Instruction], ends: tuple[Register, ...], maxima: Sequence[Instruction] = ()
+) -> list[Instruction]:
+    """The body with weights e^score; `maxima`: what stands for the maxima, right after the sums it is made of."""
+    steps = list(body)
+    for weigh in [i for i in body if isinstance(i, Weigh)]:
+        moved = unmasked(steps, weigh, _exponential(weigh), ends)
+        steps = moved or [step for i in steps for step in (_weights(i) if i is weigh else (i,))]
+        own = [i for i in maxima if weigh.total in reads(i) or weigh.greatest in makes(i)]
+        last = next(n for n, i in enumerate(steps) if weigh.total in makes(i)) + 1
+        steps[last:last] = own
+    return list(without_dead(tuple(steps), ends))
+
+
 def _plain(stream: Stream, body: Sequence[Instruction], sums: Sequence[Carry]) -> Stream:
     """The loop without a maximum: weights are e^score, and what is carried is added up."""
-    steps = [step for i in body for step in (_weights(i) if isinstance(i, Weigh) else (i,))]
-    steps = list(without_dead(tuple(steps), tuple(c.part for c in sums)))
+    steps = _without_maximum(body, tuple(c.part for c in sums))
     merged = tuple(replace(c.state, name=f"sum_{c.state.name}") for c in sums)
     merge = tuple(Apply(out, "add", (c.state, c.part)) for out, c in zip(merged, sums, strict=True))
     names = {r.name: replace(r, name=f"{r.name}p") for i in steps for r in makes(i)}
@@ -110,9 +166,13 @@ def _plain(stream: Stream, body: Sequence[Instruction], sums: Sequence[Carry]) -
 
 
 def _weights(weigh: Weigh) -> tuple[Instruction, ...]:
-    exp, out = ("exp2" if weigh.base == "2" else "exp"), weigh.out
+    exp, out = _exponential(weigh), weigh.out
     total = Fold(weigh.total, "sum", out)
     if weigh.where is None:
         return Apply(out, exp, (weigh.score,)), total
     every = replace(out, name=f"{out.name}e")
     return Apply(every, exp, (weigh.score,)), Apply(out, "select", (weigh.where, every, Literal(0.0))), total
+
+
+def _exponential(weigh: Weigh) -> str:
+    return "exp2" if weigh.base == "2" else "exp"

@@ -10,9 +10,10 @@ from math import inf, nan
 from typing import TYPE_CHECKING
 
 from tensorattn import dtypes
+from tensorattn.comparisons import comparison
 from tensorattn.ir import Expr, Index, Normalise, Reduce, Tensor, walk
 from tensorattn.kernel import IfFinite
-from tensorattn.lowering import distances, masks, scaling
+from tensorattn.lowering import distances, masks, running, scaling
 from tensorattn.lowering.scaling import Operands
 from tensorattn.parts import Literal, Operand, Register
 from tensorattn.plan import Contraction, Order
@@ -74,10 +75,8 @@ def _operands(state: Lowering, contraction: Contraction, dtype: str) -> tuple[Re
     """The factors as registers of the work dtype, and the predicate that their product stands under."""
     b, node = state.builder, contraction.node
     own = node.where if isinstance(node, Reduce) else None
-    brought: list[Register | None] = [None if own is None else state.array(own)]
-    if state.guarded:
-        brought += [masks.mask_of(state, factor) for factor in contraction.factors]
-    mask = b.all_of(brought)
+    where = None if own is None else state.array(own)
+    mask = b.all_of(masks.brought(state, contraction.factors, where)) if state.guarded else where
     factors = [_factor(state, contraction, n, mask) for n in range(len(contraction.factors))]
     with state.under(mask):
         for divisor in contraction.divisors:
@@ -123,12 +122,17 @@ def _evaluate(state: Lowering, order: Order, operands: Operands, dtype: str) -> 
     if not factors:
         return scaling.scaled(state, contraction, operands, operands.scalars[0], operands.scalars[1:], dtype)
     places = [frozenset(f.axes) for f in factors]
-    place = min(range(len(factors)), key=lambda n: _entries(state, places[n]))
+    ordered = running.operands(order)
+    place = min((n for n in range(len(factors)) if n not in ordered), key=lambda n: _entries(state, places[n]))
     after = _entries(state, result) < _entries(state, places[place])
     if not after:
         factors[place] = scaling.scaled(state, contraction, operands, factors[place], operands.scalars, dtype)
     for step in order.steps:
-        factors.append(b.contract(factors[step.left], factors[step.right], step.out))
+        if step.running is not None:
+            other = step.right if step.running == step.left else step.left
+            factors.append(running.accumulate(b, ordered[step.running], factors[other], step.out))
+        else:
+            factors.append(b.contract(factors[step.left], factors[step.right], step.out))
     return scaling.scaled(state, contraction, operands, factors[-1], operands.scalars, dtype) if after else factors[-1]
 
 
@@ -145,7 +149,8 @@ def _entries(state: Lowering, indices: object) -> int:
 def _alone(state: Lowering, order: Order, operands: Operands, dtype: str) -> Register:
     """The admitted entries of one array, summed: an admitted ±∞ stays ±∞, as in a sum without a predicate.
 
-    Zeros in the excluded places and a plain sum, unless that takes an array larger than both operands.
+    Running sums under an order of positions. Else zeros in the excluded places and a plain sum, unless that takes an
+    array larger than both operands.
     """
     b, contraction = state.builder, order.contraction
     assert contraction.alone is not None
@@ -153,7 +158,10 @@ def _alone(state: Lowering, order: Order, operands: Operands, dtype: str) -> Reg
     assert contraction.node.where is not None
     array, where = operands.factors[contraction.alone], state.array(contraction.node.where)
     array = b.fold("sum", array, set(array.axes) - contraction.lone(contraction.alone))
-    if set(where.axes) <= set(array.axes) or set(array.axes) <= set(where.axes):
+    ordered = comparison(contraction.node.where)
+    if ordered is not None and (along := ordered.running(set(array.axes), contraction.node.free)):
+        total = running.accumulate(b, along, array, contraction.node.free)
+    elif set(where.axes) <= set(array.axes) or set(array.axes) <= set(where.axes):
         admitted = b.apply("select", where, array, Literal(0), dtype=dtype)
         total = b.fold("sum", admitted, contraction.node.free)
     else:

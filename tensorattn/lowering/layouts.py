@@ -1,4 +1,4 @@
-"""Kernel → kernel: the axes of products made in a loop in the order in which the operands lie in memory.
+"""Kernel → kernel: the axes of products in the order in which the operands lie in memory.
 
 A product without a sum, `v^nu_n w^rho_n`, may have its axes in any order, as every reader takes them by index. It is
 fastest where the last axis of the operands stays last; what reads it as a matrix needs only that the axes of a group
@@ -19,22 +19,32 @@ from tensorattn.parts import Register
 
 
 def laid_out(kernel: Kernel) -> Kernel:
-    """The kernel with the products in its loops in good order."""
-    return replace(kernel, body=tuple(_ordered(i) if isinstance(i, Stream) else i for i in kernel.body))
+    """The kernel with its products in good order, those in its loops too."""
+    given = {output.register.name for output in kernel.outputs}
+    body, _ = _settled(tuple(_ordered(i) if isinstance(i, Stream) else i for i in kernel.body), (), given)
+    return replace(kernel, body=body)
 
 
 def _ordered(stream: Stream) -> Stream:
     body = tuple(_ordered(i) if isinstance(i, Stream) else i for i in stream.body)
     kept = {r.name for r in (*stream.merged, *(p.part for p in (*stream.carry, *stream.stacked)))}
+    body, merge = _settled(body, stream.merge, kept)
+    return replace(stream, body=body, merge=merge)
+
+
+def _settled(
+    body: tuple[Instruction, ...], after: tuple[Instruction, ...], kept: set[str]
+) -> tuple[tuple[Instruction, ...], tuple[Instruction, ...]]:
+    """Both parts with the products of the first in good order, except those that are `kept` as they are."""
     while True:
         for instruction in body:
-            better = _better(instruction, (*body, *stream.merge))
+            better = _better(instruction, (*body, *after))
             if better is not None and better.name not in kept:
-                stream = replace(stream, merge=renamed(stream.merge, {better.name: better}))
+                after = renamed(after, {better.name: better})
                 body = renamed(body, {better.name: better})
                 break
         else:
-            return replace(stream, body=body)
+            return body, after
 
 
 def _better(made: Instruction, body: Sequence[Instruction]) -> Register | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 
 from tensorattn.kernel import Attempt, IfBounded, IfFinite, Instruction, Stream
-from tensorattn.parts import Ceiling, Norm, Register
+from tensorattn.parts import Ceiling, Joint, Norm, Register
 
 
 def reads(instruction: Instruction) -> frozenset[Register]:
@@ -58,6 +58,8 @@ def _registers(value: object) -> Iterator[Register]:
     elif isinstance(value, tuple):
         for part in value:
             yield from _registers(part)
+    elif isinstance(value, Joint):
+        yield from (value.a, value.b)
     elif isinstance(value, (Ceiling, Norm)):
         yield from _registers(value.of if isinstance(value, Ceiling) else value.source)
 

@@ -11,7 +11,7 @@ from tensorattn.lowering.liveness import makes, reads
 from tensorattn.parts import Register
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class RefusalError(Exception):
     """Why something cannot be put in loops, made an attention, or factored."""
 

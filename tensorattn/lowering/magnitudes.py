@@ -6,18 +6,20 @@ A bound that is finite proves that every entry it speaks of is finite, and every
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import isfinite
+from math import inf, isfinite, prod
 
 from tensorattn.ir import Index
 from tensorattn.kernel import Apply, Arrange, Cast, Contract, Fold, Instruction, Slice
 from tensorattn.lowering.liveness import makes
-from tensorattn.parts import Ceiling, Limiting, Literal, Norm, Operand, Register, Root
+from tensorattn.parts import Ceiling, Joint, Limiting, Literal, Norm, Operand, Register, Root
 from tensorattn.sizes import Size
 
 SAME = frozenset("negate abs relu".split())
 AT_MOST_ONE = frozenset("tanh sigmoid sin cos".split())
 Axes = frozenset[Index]
 ONE = Literal(1)
+SAFE = 1e37  # what float32 holds
+LONGEST = 2.0**63  # of a size
 
 
 class Magnitudes:
@@ -60,7 +62,9 @@ class Magnitudes:
             case Slice(source=source) | Arrange(source=source):
                 return self.norm(source, over)
             case Cast(out=out, source=source):
-                return None if (source.dtype, out.dtype) == ("float64", "float32") else self.norm(source, over)
+                found = self.norm(source, over)
+                narrowed = (source.dtype, out.dtype) == ("float64", "float32")
+                return None if narrowed and not (found and _greatest(found) < SAFE) else found
             case Contract(a=a, b=b):
                 return self._contracted(a, b, over, frozenset({*a.axes, *b.axes} - {*register.axes}))
             case Fold(kind="sum", source=source):
@@ -75,7 +79,31 @@ class Magnitudes:
         shared = over & _axes(a) & _axes(b)
         own = [(over - (_axes(y) - _axes(x))) | gone for x, y in ((a, b), (b, a))]
         first = _product(self.norm(a, own[0]), self.norm(b, own[1] - shared))
-        return _least(first, _product(self.norm(a, own[0] - shared), self.norm(b, own[1]))) if shared else first
+        if not shared:
+            return first
+        second = _product(self.norm(a, own[0] - shared), self.norm(b, own[1]))
+        found, joint = _least(first, second), None if gone else self._joint(a, b, over)
+        return found if found is None or joint is None else _least(found, joint)
+
+    def _joint(self, a: Operand, b: Operand, over: Axes) -> Limiting | None:
+        """The norm of the very product, of arrays from outside the loop that are few beside its scores."""
+        outside = [self._outside(operand) for operand in (a, b)]
+        if any(r is None or not over <= {*r.axes} or not r.dtype.startswith("float") for r in outside):
+            return None
+        first, second = outside
+        rows = tuple(sorted(self.whole - {*first.axes, *second.axes}))  # type: ignore[union-attr]
+        return Joint(first, second, tuple(sorted(over)), rows) if rows else None  # type: ignore[arg-type]
+
+    def _outside(self, operand: Operand) -> Register | None:
+        """The array from outside the loop that this is a part of."""
+        if isinstance(operand, Literal) or operand.name in self.states or operand.name in self.weights:
+            return None
+        match self.makers.get(operand.name):
+            case None:
+                return operand
+            case Slice(source=source):
+                return self._outside(source)
+        return None
 
     def _applied(self, made: Apply, over: Axes) -> Limiting | None:
         function, arguments = made.function, made.arguments
@@ -85,10 +113,12 @@ class Magnitudes:
             return _product(self.norm(arguments[0], over), _inverse(below))
         if function in SAME and len(arguments) == 1:
             return self.norm(arguments[0], over)
+        if function == "uniform":
+            return _root(over)
         if function in AT_MOST_ONE:
             inner = _product(self.norm(arguments[0]), Literal(0))  # NaN unless what is inside is finite
             return None if inner is None else _product(Ceiling("sum", (inner, ONE)), _root(over))
-        terms = {"add": arguments, "subtract": arguments, "select": arguments[1:]}.get(function)
+        terms = {"add": arguments, "subtract": arguments, "select": arguments[1:], "where": arguments[1:]}.get(function)
         if terms is None or (isinstance(arguments[0], Literal) and function == "select"):
             return None
         bounds = tuple(self.norm(term, over) for term in terms)
@@ -123,6 +153,16 @@ def _inverse(literal: Literal) -> Limiting | None:
     if isinstance(value, (Size, Root)):
         return Ceiling("inverse", (literal,))
     return Literal(abs(1 / value)) if value and isfinite(value) else None
+
+
+def _greatest(bound: Limiting) -> float:
+    """What a bound made of numbers comes to at most; infinite where it depends on arrays."""
+    match bound:
+        case Literal(value=value):
+            return LONGEST if isinstance(value, (Size, Root)) else abs(value)
+        case Ceiling(kind="sum" | "product" as kind, of=of):
+            return (sum if kind == "sum" else prod)(map(_greatest, of))
+    return inf
 
 
 def _absolute(literal: Literal) -> Literal | None:

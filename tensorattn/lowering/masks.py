@@ -6,9 +6,10 @@ from collections.abc import Callable
 from math import inf, nan
 from typing import TYPE_CHECKING
 
-from tensorattn.ir import Add, Expr, Index, Map, Normalise, Product, Reduce, Tensor
+from tensorattn.comparisons import comparison
+from tensorattn.ir import Add, Affine, Expr, Index, Map, Normalise, Product, Reduce, Tensor
 from tensorattn.kernel import IfFinite
-from tensorattn.lowering import slots
+from tensorattn.lowering import running, slots
 from tensorattn.parts import Literal, Operand, Register
 
 if TYPE_CHECKING:
@@ -21,9 +22,10 @@ def mask_of(state: Lowering, factor: Expr) -> Register | None:
         case Normalise(where=where) if where is not None:
             return state.array(where)
         case Reduce(kind="sum" | "mean", indices=indices, where=where) if where is not None:
-            return _some(state, [state.array(where)], frozenset(indices))
+            found = running.some(state.builder, comparison(where), indices)
+            return _some(state, [state.array(where)], frozenset(indices)) if found is None else found
         case Product(factors=factors, summed=summed):
-            found = [mask_of(state, inner) for inner in factors]
+            found = brought(state, factors)
             return _some(state, [m for m in dict.fromkeys(found) if m is not None], frozenset(summed))
         case Add(terms=terms):
             return _any(state, [mask_of(state, term) for term in terms])
@@ -32,6 +34,17 @@ def mask_of(state: Lowering, factor: Expr) -> Register | None:
         case Tensor(name=name) if (mask := state.masks.get(name)) is not None:
             return slots.read_defined(state, factor, mask, partial=True)
     return None
+
+
+def brought(state: Lowering, factors: tuple[Expr, ...], own: Register | None = None) -> list[Register | None]:
+    """The predicates that factors bring to a product, `own` being one of the product itself.
+
+    One that is read at computed positions is read where the others admit it: they keep the positions in range.
+    """
+    late = [isinstance(f, Tensor) and any(isinstance(s, Affine) for s in f.slots) for f in factors]
+    found = [own, *(mask_of(state, f) for f, is_late in zip(factors, late, strict=True) if not is_late)]
+    with state.under(state.builder.all_of(found)):
+        return found + [mask_of(state, f) for f, is_late in zip(factors, late, strict=True) if is_late]
 
 
 def _any(state: Lowering, masks: list[Register | None]) -> Register | None:

@@ -29,7 +29,7 @@ from tensorattn.lowering.intervals import constraints, interval
 from tensorattn.lowering.liveness import makes, outside_reads, reads
 from tensorattn.lowering.pointwise import is_pointwise
 from tensorattn.lowering.unifying import renamed
-from tensorattn.parts import Bound, Edge, Literal, Narrowed, Register
+from tensorattn.parts import Bound, Carry, Edge, Literal, Narrowed, Register
 
 WEIGHERS = (Weigh, Normalised, LogSumExp)
 
@@ -55,7 +55,8 @@ def _in_loop(stream: Stream, makers: Mapping[str, Instruction], around: tuple[In
     held = {i for r in outside_reads(body) for i in r.axes} - {stream.axis, *around}
     inner = [i for i in _every(body) if isinstance(i, Stream)]
     held -= {i.axis for i in inner} | {n.axis for i in inner for n in i.narrowed}  # an axis is cut once
-    held -= {i for s in stream.stacked for i in s.part.axes} | {i for c in stream.carry for i in c.part.axes}
+    held -= {i for s in stream.stacked for i in s.part.axes}
+    held -= {i for c in stream.carry if not is_sum(stream, c) for i in c.part.axes}
     cuts = [_bounds(stream, axis, makers, (*around, stream.axis)) for axis in sorted(held)]
     cuts = [cut for cut in cuts if cut is not None and _depends(cut, stream.axis)]
     return _cut(stream, [cut for cut in cuts if cut is not None])
@@ -69,13 +70,18 @@ def _depends(cut: Narrowed, axis: Index) -> bool:
 
 def _bounds(stream: Stream, axis: Index, makers: Mapping[str, Instruction], cut: tuple[Index, ...]) -> Narrowed | None:
     """Where along the axis the weights in this loop can be other than 0."""
-    weighers = [i for i in _every(stream.body) if isinstance(i, WEIGHERS) and _runs_over(i, axis)]
-    if not weighers or not _is_neutral(stream.body, axis, {r for w in weighers for r in _zero(w)}):
+    every = list(_every(stream.body))
+    weighers = [i for i in every if isinstance(i, WEIGHERS) and _runs_over(i, axis)]
+    weighers = weighers or [i for i in every if _is_masked(i, axis) and constraints(_where(i), makers)]
+    zero = {r for w in weighers for r in _zero(w)}
+    if not weighers or not _is_neutral(stream.body, axis, zero):
         return None
-    common = set(constraints(weighers[0].where, makers))
+    if axis == stream.axis and any(s.part.name not in zero for s in stream.stacked):
+        return None  # a result that is not 0 where the loop does not run
+    common = set(constraints(_where(weighers[0]), makers))
     for weigher in weighers[1:]:
-        common &= set(constraints(weigher.where, makers))
-    ordered = [c for c in constraints(weighers[0].where, makers) if c in common]
+        common &= set(constraints(_where(weigher), makers))
+    ordered = [c for c in constraints(_where(weighers[0]), makers) if c in common]
     low, high = interval(ordered, axis, frozenset(cut))
     low, high = (tuple(b for b in bounds if _moves(b, axis)) for bounds in (low, high))
     return Narrowed(axis, low, high) if low or high else None
@@ -96,9 +102,30 @@ def _runs_over(weigher: Instruction, axis: Index) -> bool:
     return False
 
 
+def _is_masked(instruction: Instruction, axis: Index) -> bool:
+    """Whether it makes something 0 where a predicate that has the axis excludes."""
+    match instruction:
+        case Apply(function="select", arguments=(Register() as where, Register(), Literal(value=0))):
+            return axis in where.axes
+    return False
+
+
+def _where(weigher: Instruction) -> Register | None:
+    if isinstance(weigher, Apply):
+        return weigher.arguments[0]  # type: ignore[return-value]
+    return weigher.where  # type: ignore[union-attr]
+
+
+def is_sum(stream: Stream, carry: Carry) -> bool:
+    """Whether a part is only added to the state, so that it may be one of a stretch."""
+    uses = [i for i in (*stream.body, *stream.merge) if carry.state in reads(i)]
+    merged = stream.merged[stream.carry.index(carry)]
+    return uses == [Apply(merged, "add", (carry.state, carry.part))]
+
+
 def _zero(weigher: Instruction) -> tuple[str, ...]:
     """The registers that are 0 where the weigher's predicate excludes."""
-    where = weigher.where.name if weigher.where is not None else ""  # type: ignore[union-attr]
+    where = found.name if (found := _where(weigher)) is not None else ""
     return (where,) if isinstance(weigher, LogSumExp) else (where, weigher.out.name)  # type: ignore[union-attr]
 
 
@@ -112,9 +139,11 @@ def _is_neutral(body: Iterable[Instruction], axis: Index, zero: set[str]) -> boo
                 if instruction.axis == axis and any(axis in c.part.axes for c in carry):
                     return False
                 continue
-            case IfFinite(fast=fast, safe=safe):
-                if not (_is_neutral(fast, axis, zero) and _is_neutral(safe, axis, zero)):
+            case IfFinite(out=out, fast=fast, safe=safe):
+                sides = set(zero), set(zero)
+                if not (_is_neutral(fast, axis, sides[0]) and _is_neutral(safe, axis, sides[1])):
                     return False
+                zero |= {out.name} & sides[0] & sides[1]
                 continue
         if isinstance(instruction, (Slice, *WEIGHERS)):
             touches = isinstance(instruction, WEIGHERS) and axis in {i for r in reads(instruction) for i in r.axes}
@@ -124,6 +153,8 @@ def _is_neutral(body: Iterable[Instruction], axis: Index, zero: set[str]) -> boo
                 zero.add(instruction.out.name)
             continue
         out = instruction.out  # type: ignore[union-attr]
+        if axis in (getattr(instruction, "along", None), getattr(instruction, "segment", None)):
+            return False  # a running sum, or one by segment, makes the whole axis
         if _is_zero(instruction, zero):
             zero.add(out.name)
         elif axis in {i for r in reads(instruction) for i in r.axes} and not is_pointwise(instruction, axis):
@@ -140,8 +171,8 @@ def _is_zero(instruction: Instruction, zero: set[str]) -> bool:
             return any(isinstance(a, Register) and a.name in zero for a in arguments)
         case Apply(function="divide" | "negate", arguments=(first, *_)):
             return isinstance(first, Register) and first.name in zero
-        case Apply(function="select", arguments=(_, Register() as yes, Literal(value=0))):
-            return yes.name in zero
+        case Apply(function="select", arguments=(where, Register() as yes, Literal(value=0))):
+            return yes.name in zero or (isinstance(where, Register) and where.name in zero)
         case Fold(kind="sum" | "any", source=source) | Cast(source=source) | Arrange(source=source):
             return source.name in zero
     return False

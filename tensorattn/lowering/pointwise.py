@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from tensorattn.ir import Index
 from tensorattn.kernel import (
+    Accumulate,
     Apply,
     Arrange,
     Cast,
@@ -20,6 +21,7 @@ from tensorattn.kernel import (
     Largest,
     LogSumExp,
     Normalised,
+    Scatter,
     SegmentSum,
 )
 from tensorattn.lowering.liveness import reads
@@ -44,6 +46,12 @@ def is_pointwise(instruction: Instruction, axis: Index) -> bool:
             return axis in out.axes and axis != joined and axis not in parts
         case SegmentSum(out=out, axis=summed, segment=segment):
             return axis in out.axes and axis not in (summed, segment)
+        case Scatter(out=out, positions=positions):
+            own = [n for n, p in enumerate(positions) if p == axis]
+            elsewhere = any(axis in p.axes for p in positions if isinstance(p, Register))
+            return len(own) == 1 and out.axes[own[0]] == axis and not elsewhere
+        case Accumulate(out=out, axis=summed, along=along):
+            return axis in out.axes and axis not in (summed, along)
         case CheckRange(out=out):  # positions count as admitted where any tuple over the axes they lack admits them
             return axis in out.axes
         case Gather():
@@ -79,7 +87,7 @@ def is_linear(instruction: Instruction, live: Iterable[str]) -> bool:
                 and above.name in live
                 and not (isinstance(below, Register) and below.name in live)
             )
-        case Apply(function="negate") | Arrange() | Fold(kind="sum"):
+        case Apply(function="negate") | Arrange() | Fold(kind="sum") | Accumulate():
             return True
         case IfFinite(fast=fast):
             known = set(live)

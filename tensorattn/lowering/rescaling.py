@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import log
 
-from tensorattn.kernel import Apply, Arrange, Cast, Contract, IfFinite, Instruction
+from tensorattn.kernel import Apply, Arrange, Cast, Contract, IfFinite, Instruction, Kernel
 from tensorattn.lowering.liveness import makes, without_dead
 from tensorattn.parts import Literal, Register
 
@@ -82,3 +82,28 @@ class Scaling:
 
 def _named(register: Register) -> Register:
     return replace(register, name=f"{register.name}b2")
+
+
+def rebased(kernel: Kernel, base: str) -> Kernel:
+    """The kernel with exp2 in place of exp, where its argument comes in units of ln 2 without a pass over all of it."""
+    if base != "2":
+        return kernel
+    results = tuple(o.register for o in kernel.outputs)
+    body = kernel.body
+    for made in kernel.body:
+        if isinstance(made, Apply) and made.function == "exp" and isinstance(made.arguments[0], Register):
+            body = _rebased(body, body.index(made), made.arguments[0], results)
+    return replace(kernel, body=body)
+
+
+def _rebased(
+    body: tuple[Instruction, ...], number: int, argument: Register, results: tuple[Register, ...]
+) -> tuple[Instruction, ...]:
+    scaling = Scaling(body, set(range(number)), argument, "2")
+    if scaling.base != "2":
+        return body
+    exp2 = replace(body[number], function="exp2", arguments=(scaling.score,))  # type: ignore[call-overload]
+    new = (*body[:number], *scaling.outside, *scaling.inside, exp2, *body[number + 1 :])
+    new = without_dead(new, results)
+    large = [sum(set(argument.axes) <= set(r.axes) for i in side for r in makes(i)) for side in (body, new)]
+    return new if large[1] <= large[0] else body  # what is needed in both units is not made twice

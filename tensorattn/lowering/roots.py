@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from math import inf
 
 from tensorattn.ir import Index
-from tensorattn.kernel import Apply, Contract, Fold, Instruction, LogSumExp
+from tensorattn.kernel import Apply, Contract, Fold, IfFinite, Instruction, LogSumExp, Scatter
 from tensorattn.lowering.liveness import reads
+from tensorattn.lowering.pointwise import is_linear, is_pointwise
 from tensorattn.parts import Carry, Literal, Register
 
 MONOIDS = {
@@ -30,13 +31,34 @@ def root(instruction: Instruction, axis: Index) -> Root | None:
     if out is None or axis in out.axes or not any(axis in r.axes for r in reads(instruction)):
         return None
     match instruction:
-        case Contract():
+        case Contract() | Scatter():
             return Root(*MONOIDS["sum"])
         case Fold(kind=kind) if out.dtype != "int64" or kind in ("sum", "prod"):
             return Root(*MONOIDS[kind])
         case LogSumExp():
             return Root(-inf, "lse")
+        case IfFinite(fast=fast, safe=safe) if _is_additive(fast, axis) and _is_additive(safe, axis):
+            return Root(*MONOIDS["sum"])
     return None
+
+
+def _is_additive(body: tuple[Instruction, ...], axis: Index) -> bool:
+    """Whether what the body leaves is a sum over the axis, then only linear in it."""
+    sums: set[str] = set()
+    for made in body:
+        out, read = made.out, reads(made)  # type: ignore[union-attr]
+        if any(r.name in sums for r in read):
+            if not is_linear(made, sums):
+                return False
+            sums.add(out.name)
+        elif axis in out.axes or not any(axis in r.axes for r in read):
+            if axis in out.axes and not is_pointwise(made, axis):
+                return False
+        elif root(made, axis) == Root(*MONOIDS["sum"]):
+            sums.add(out.name)
+        else:
+            return False
+    return body[-1].out.name in sums  # type: ignore[union-attr]
 
 
 def carry(result: Register, part: Register, how: Root) -> tuple[Carry, list[Instruction], Register]:

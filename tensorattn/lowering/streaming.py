@@ -16,17 +16,18 @@ from tensorattn.ir import Index
 from tensorattn.kernel import Contract, Fold, IfFinite, Instruction, Kernel, Largest, LogSumExp, Normalised
 from tensorattn.lowering.blocking import blocked_rows
 from tensorattn.lowering.flow import Flow
+from tensorattn.lowering.liveness import reads
 from tensorattn.lowering.looping import RefusalError
 from tensorattn.lowering.narrowing import narrowed
 from tensorattn.lowering.online import Cluster
 from tensorattn.lowering.slicing import Region, region, sliced
-from tensorattn.lowering.tiling import needed_rows, slice_rule
+from tensorattn.lowering.tiling import is_head, largest, needed_rows, slice_rule
 from tensorattn.lowering.unifying import unified
 from tensorattn.parts import Register, TileRule
 from tensorattn.sizes import Size
 
 WEIGHTS = (Normalised, Largest)
-TARGETS = (*WEIGHTS, LogSumExp, Fold, Contract)
+TARGETS = (*WEIGHTS, LogSumExp, Fold, Contract, IfFinite)
 TILE_ENTRIES = 1 << 20  # entries of the largest array of a tile: 4 MB of float32, about a core's share of cache
 
 
@@ -54,7 +55,7 @@ def streamed(
     `tile_entries`: what a tile may hold (default TILE_ENTRIES). `asked`: where nothing is that large, what is larger
     than all it is made of.
     """
-    one = unified(replace(kernel, body=_opened(kernel.body)))
+    one = unified(replace(kernel, body=opened(kernel.body)))
     pass_ = _Pass(base, TILE_ENTRIES if tile_entries is None else tile_entries, only)
     results = frozenset(o.register.name for o in one.outputs)
     body = pass_.run(one.body, results, sizes)
@@ -65,12 +66,12 @@ def streamed(
     return Streamed(found, tuple(pass_.axes), tuple(dict.fromkeys(pass_.refused)))
 
 
-def _opened(body: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
+def opened(body: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
     """A normaliser inside a guard (which only gradients need) stands by itself."""
     out: list[Instruction] = []
     for instruction in body:
         guards = isinstance(instruction, IfFinite) and any(isinstance(i, Normalised) for i in instruction.fast)
-        out.extend(_opened(instruction.fast) if guards else (instruction,))  # type: ignore[union-attr]
+        out.extend(opened(instruction.fast) if guards else (instruction,))  # type: ignore[union-attr]
     return tuple(out)
 
 
@@ -176,7 +177,23 @@ class _Pass:
         own = set(flow.out(target).axes)
         best = min(found, key=lambda r: (r.left, r.axis not in own, -flow.length(r.axis)))
         rows = flow.entries(own - {best.axis, *getattr(flow.body[target], "indices", ())})
-        tile = chosen[1] if chosen else slice_rule(flow, best.registers(flow), best.axis, rows, self.tile_entries)
+        tile = chosen[1] if chosen else None
+        if tile is None:
+            best, tile = self._ruled(flow, best, found, rows)
+        return self._region(flow, best, tile, around)
+
+    def _ruled(self, flow: Flow, best: Region, found: list[Region], rows: int) -> tuple[Region, TileRule]:
+        """The region and its tile: of an axis that all large products have first, where no tile is long enough."""
+        tile, short = slice_rule(flow, best.registers(flow), best.axis, best.loop, rows, self.tile_entries)
+        heads = [r for r in found if short and is_head(flow, r.loop, r.axis) and flow.length(r.axis) > 1]
+        if not heads or best in heads:
+            return best, tile
+        outer = min(heads, key=lambda r: r.left)
+        per = largest(flow, (r for r in best.registers(flow) if outer.axis in r.axes), {best.axis, outer.axis})
+        return outer, TileRule(self.tile_entries, per * short)
+
+    def _region(self, flow: Flow, best: Region, tile: TileRule, around: Mapping[str, Size]) -> tuple[Instruction, ...]:
+        """The body with the loop of a region. Raises: RefusalError."""
         self.axes.append(best.axis.name)
 
         def inside(body: tuple[Instruction, ...], results: frozenset[str], length: int) -> tuple[Instruction, ...]:
@@ -194,6 +211,8 @@ def _sources(instruction: Instruction) -> tuple[Register, ...]:
             return (source,)
         case Contract(a=a, b=b):
             return a, b
+        case IfFinite():
+            return tuple(sorted(reads(instruction), key=lambda r: r.name))
     return ()
 
 

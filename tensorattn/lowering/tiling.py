@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tensorattn.ir import Index
+from tensorattn.kernel import Contract, IfFinite
 from tensorattn.lowering.flow import Flow, size_of
 from tensorattn.parts import Register, TileRule
 from tensorattn.sizes import Size
 
 LEAST_POSITIONS = 512  # of the barred axes in a tile, so that a row's operands are used that often
 REUSE = 64  # rows or positions below which matrix products are bound by memory
-DENSE_SHARE = 16  # a slice that is dense inside holds several arrays at once: each has this part of a tile
+SMALL_PRODUCT = 16  # products whose arrays are all smaller than the largest by this factor do not matter
+DENSE_SHARE = 4  # a slice that is dense inside holds several arrays at once: each has this part of a tile
 
 
 def least_positions(flow: Flow, barred: Iterable[Index], tile_entries: int) -> Size:
@@ -65,13 +67,50 @@ def rule(flow: Flow, registers: Iterable[Register], axis: Index, tile_entries: i
     return TileRule(tile_entries, max((Size.of(1), *per), key=lambda size: size.value(_lengths(flow, size))))
 
 
-def slice_rule(flow: Flow, registers: Iterable[Register], axis: Index, rows: int, tile_entries: int) -> TileRule:
-    """The tile of a loop over a free axis whose body is dense, with `rows` at each position.
+def largest(flow: Flow, registers: Iterable[Register], without: set[Index]) -> Size:
+    """The entries of the largest of the registers at one place along some axes."""
+    sizes = [size_of(i for i in r.axes if i not in without) for r in registers]
+    return max((Size.of(1), *sizes), key=lambda size: size.value(_lengths(flow, size)))
+
+
+def slice_rule(
+    flow: Flow, registers: Iterable[Register], axis: Index, loop: Iterable[int], rows: int, tile_entries: int
+) -> tuple[TileRule, int]:
+    """The tile of a loop over an axis whose body is dense, with `rows` at each position where it multiplies nothing.
 
     Smaller than a tile of a softmax, for there are several arrays like the largest at once; but not so small that the
-    operands are read for a few rows only.
+    operands are read for a few rows only. With it, how many positions there should be if those are too many for a tile,
+    else 0.
     """
     found = rule(flow, registers, axis, max(tile_entries // DENSE_SHARE, 1))
     per = found.per.value(_lengths(flow, found.per))
-    wanted = min(-(-REUSE // max(rows, 1)) * per, tile_entries)
-    return TileRule(max(found.entries, wanted), found.per)
+    positions = -(-REUSE // max(_reuse(flow, loop, axis, rows), 1))
+    wanted = min(positions * per, tile_entries)
+    short = positions if 2 * tile_entries < min(positions, flow.length(axis)) * per else 0
+    return TileRule(max(found.entries, wanted), found.per), short
+
+
+def _reuse(flow: Flow, loop: Iterable[int], axis: Index, rows: int) -> int:
+    """How often, at each position of the axis, the matrix products of a loop use what they read, at least."""
+    found = []
+    for a, b, out in _products(flow, loop):
+        if axis in a and axis in b and axis in out:
+            continue
+        group = (a & b) - out if axis in a and axis in b else a - b if axis in a else b - a
+        if axis in a | b:
+            found.append(flow.entries(group - {axis}))
+    return min(found, default=rows)
+
+
+def is_head(flow: Flow, loop: Iterable[int], axis: Index) -> bool:
+    """Whether all the matrix products of a loop have the axis in both operands and in the result."""
+    return all(axis in a & b & out for a, b, out in _products(flow, loop))
+
+
+def _products(flow: Flow, loop: Iterable[int]) -> list[tuple[frozenset[Index], frozenset[Index], frozenset[Index]]]:
+    """The axes of the operands and the result of the large products with a sum."""
+    inner = [i.fast if isinstance(i, IfFinite) else (i,) for i in (flow.body[n] for n in loop)]
+    found = [(i.a, i.b, i.out) for body in inner for i in body if isinstance(i, Contract)]
+    sizes = [max(flow.entries(r.axes) for r in registers) for registers in found]
+    large = [r for r, size in zip(found, sizes, strict=True) if SMALL_PRODUCT * size >= max(sizes)]
+    return [(frozenset(a.axes), frozenset(b.axes), frozenset(out.axes)) for a, b, out in large]

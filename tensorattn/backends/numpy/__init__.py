@@ -32,12 +32,13 @@ WORDS = Vocabulary(
     scalar_output="np.asarray({x}, {dtype})",
     copied_output="np.array({x}, {dtype})",
     integer_matmul="{a} @ {b}",
+    batch_matmul="{a} @ {b}",
     device=None,
     functions=common_functions("np"),
     room="np.empty({size}, {dtype})",
     into=common_into("np"),
     folds={
-        "sum": "np.sum({x}, axis={dims})",
+        "sum": "total({x}, {dims})",
         "prod": "np.prod({x}, axis={dims})",
         "max": "np.max({x}, axis={dims}, initial=lowest({dtype}))",
         "min": "np.min({x}, axis={dims}, initial=highest({dtype}))",
@@ -46,6 +47,7 @@ WORDS = Vocabulary(
     },
     helpers=(
         "tensorattn.backends.erf",
+        "tensorattn.backends.hashing",
         "tensorattn.backends.limits",
         "tensorattn.backends.numpy.functions",
         "tensorattn.backends.numpy.weights",
@@ -98,6 +100,11 @@ def plainness() -> tuple[str, dict[str, object]]:
     return "not isinstance({x}, masked)", {"masked": np.ma.MaskedArray}
 
 
+def facts() -> tuple[str, dict[str, object]]:
+    """All that checks ask of an array `{x}` as a list of expressions, and the names in them."""
+    return "{x}.__class__, {x}.dtype, {x}.shape", {}
+
+
 def exponential_base() -> str:
     """NumPy's exp2 is vectorised with AVX-512 only; elsewhere its exp is the faster one."""
     from numpy._core._multiarray_umath import __cpu_features__
@@ -123,6 +130,11 @@ def store(out: object, value: object) -> None:
 def render(kernel: Kernel, function: str, standalone: bool = False) -> str:
     """The source of a kernel as NumPy code."""
     return building.render(kernel, function, WORDS, standalone)
+
+
+def operation(key: str, scalars: tuple[bool, ...]) -> Callable[..., tuple[object, ...]]:
+    """Nothing watches NumPy. Raises: BackendError."""
+    raise BackendError("E-BACKEND", "NumPy takes no derivatives of calls", hint="write the gradient as a program")
 
 
 def build(kernel: Kernel, function: str) -> Callable[..., tuple[object, ...]]:

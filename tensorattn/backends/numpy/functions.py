@@ -23,6 +23,20 @@ def all_finite(*arrays: np.ndarray) -> bool:
     return all(math.isfinite(x.sum()) for x in arrays)
 
 
+SHORT = 1 << 15  # a sum of so many loses no digit to its order
+MANY = 1 << 12  # entries that are worth a choice
+
+
+def total(x: np.ndarray, dims: tuple[int, ...]) -> np.ndarray:
+    """Σ along the axes. Along the last ones of an array without gaps einsum takes a third of the time of sum."""
+    first = x.ndim - len(dims)
+    length = math.prod(x.shape[first:])
+    rows_of_floats = first and x.dtype.kind == "f" and x.flags.c_contiguous and dims == tuple(range(first, x.ndim))
+    if rows_of_floats and length <= SHORT and x.size >= MANY:
+        return np.einsum("...i->...", x.reshape(*x.shape[:first], length))
+    return np.sum(x, axis=dims)
+
+
 def put(pieces: list[np.ndarray], part: np.ndarray, dim: int, start: int, size: int) -> None:
     """Write a stretch of a result that is `size` long along `dim`; the list holds the whole from the first one on."""
     if not pieces:
@@ -48,6 +62,24 @@ def longest(x: np.ndarray, dims: tuple[int, ...]) -> float:
     axes = list(range(x.ndim))
     squares = np.einsum(x, axes, x, axes, [axis for axis in axes if axis not in dims])
     return math.sqrt(np.max(squares, initial=0)) + math.sqrt(np.finfo(x.dtype).tiny)
+
+
+MANY_ROWS = 32  # for each pair, so that a look at the pairs costs little beside what is done with them
+PAIRS = 1 << 18  # looked at together
+
+
+def longest_pair(a: np.ndarray, b: np.ndarray, rows: int) -> float:
+    """The greatest norm of a product of two vectors along the last axis, one of a and one of b at the same first place.
+
+    Infinite where it is not worth a look, where a square may be lost, and where an entry is no finite number.
+    """
+    if rows < MANY_ROWS or not (a.size and b.size):
+        return math.inf
+    a, b = a * a, (b * b).mT
+    if not (a.max() < 1e18 and b.max() < 1e18):
+        return math.inf
+    step = max(PAIRS // (b.shape[0] * b.shape[2]), 1)
+    return 1.001 * math.sqrt(max(float((a[:, n : n + step] @ b).max()) for n in range(0, a.shape[1], step)))
 
 
 def fit(room: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -154,9 +186,76 @@ def check_range(positions: np.ndarray, size: int, what: str, where: np.ndarray |
 
 
 def segment_sum(source: np.ndarray, segments: np.ndarray, dim: int, size: int) -> np.ndarray:
-    """Σ of the entries of each segment along `dim`; `segments` has the rank of the source."""
-    total = np.zeros((*source.shape[:dim], size, *source.shape[dim + 1 :]), source.dtype)
+    """Σ of the entries of each segment along `dim`; `segments` has the rank of the source. Floats in float64."""
+    shape = (*source.shape[:dim], size, *source.shape[dim + 1 :])
     places = list(np.indices(source.shape, sparse=True))
     places[dim] = segments
-    np.add.at(total, tuple(places), source)
+    if source.dtype.kind != "f":
+        total = np.zeros(shape, source.dtype)
+        np.add.at(total, tuple(places), source)
+        return total
+    steps = [math.prod(shape[n + 1 :]) for n in range(len(shape))]
+    flat = sum((place * step for place, step in zip(places, steps, strict=True)), np.zeros(source.shape, np.int64))
+    total = np.bincount(flat.ravel(), source.ravel(), minlength=math.prod(shape))
+    return total.reshape(shape).astype(source.dtype, copy=False)
+
+
+BLOCK = 64  # entries that are added up one by one: rounding grows with these and the number of blocks, not with all
+
+
+def running(x: np.ndarray, dim: int) -> np.ndarray:
+    """The sums of the first entries along `dim`, each with its own."""
+    size = x.shape[dim]
+    if x.dtype.kind != "f" or size <= 2 * BLOCK:
+        return np.cumsum(x, axis=dim)
+    total = np.empty_like(x)
+    source, out = np.moveaxis(x, dim, 0), np.moveaxis(total, dim, 0)
+    for start in range(0, size, BLOCK):
+        part = out[start : start + BLOCK]
+        np.cumsum(source[start : start + BLOCK], axis=0, out=part)
+        if start:
+            part += out[start - 1]
+    return total
+
+
+def scatter(source: np.ndarray, kept: int, places: tuple[np.ndarray, ...], shape: tuple[int, ...]) -> np.ndarray:
+    """The entries added up where they belong: the first `kept` dimensions as they are, the others at the places."""
+    total = np.zeros(shape, source.dtype)
+    np.add.at(total, (*[slice(None)] * kept, *places), source)
+    return total
+
+
+def accumulate(
+    x: np.ndarray, dim: int, size: int, at_most: int | None = None, at_least: int | None = None
+) -> np.ndarray:
+    """For each i below `size`, in the place of `dim`, Σ of the entries t where t - i is at most or at least a number.
+
+    Two sums, one from each end, so that nothing cancels.
+    """
+    found = []
+    if at_most is not None:
+        found.append(shifted(running(x, dim), dim, size, at_most))
+    if at_least is not None:
+        back = running(np.flip(x, dim), dim)
+        found.append(np.flip(shifted(back, dim, size, x.shape[dim] - size - at_least), dim))
+    return found[0] if len(found) == 1 else found[0] + found[1]
+
+
+def shifted(total: np.ndarray, dim: int, size: int, shift: int) -> np.ndarray:
+    """The running sum at i + `shift` for each i below `size`: 0 before the first entry, after the last the whole."""
+    length = total.shape[dim]
+    if shift == 0 and size == length:
+        return total
+    zero = np.zeros_like(total, shape=(*total.shape[:dim], 1, *total.shape[dim + 1 :]))
+    places = np.clip(np.arange(size) + (shift + 1), 0, length)
+    return np.take(np.concatenate((zero, total), axis=dim), places, axis=dim)
+
+
+def add_at(total: np.ndarray, part: np.ndarray, places: tuple[tuple[int, int, int], ...], own: bool) -> np.ndarray:
+    """The total with a part added to a stretch of it: for each place a dimension, where it starts and stops."""
+    total = total if own else total.copy()
+    found = [slice(None)] * total.ndim
+    for dim, start, stop in places:
+        found[dim] = slice(start, stop)
+    total[tuple(found)] += part
     return total

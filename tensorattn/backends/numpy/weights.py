@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tensorattn.backends.numpy.functions import rows, select, unrows
+from tensorattn.backends.numpy.functions import rows, select, total, unrows
 from tensorattn.errors import ShapeError
 
 
@@ -17,11 +17,11 @@ def softmax(
     shift = np.where(greatest == -np.inf, 0, greatest)
     weights = admitted - shift
     np.exp(weights, out=weights)
-    total = np.sum(weights, axis=dims, keepdims=True)
+    whole = np.expand_dims(total(weights, dims), dims)
     if sink is not None:
-        total = total + np.exp(sink - shift)  # may overflow to ∞: the weights are 0 then, as they should
-    weights /= np.where(total == 0, 1, total)
-    if not np.all(np.isfinite(total)):
+        whole = whole + np.exp(sink - shift)  # may overflow to ∞: the weights are 0 then, as they should
+    weights /= np.where(whole == 0, 1, whole)
+    if not np.all(np.isfinite(whole)):
         weights[admitted == -np.inf] = 0
     return weights
 
@@ -44,7 +44,7 @@ def weigh(
         admitted, np.expand_dims(shift, dims), out=admitted if out is None and where is not None else out
     )
     exp(weights, out=weights)
-    return weights, greatest, np.sum(weights, axis=dims)
+    return weights, greatest, total(weights, dims)
 
 
 def powers(score: np.ndarray, dims: tuple[int, ...], where: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:

@@ -33,6 +33,7 @@ WORDS = Vocabulary(
     scalar_output="{x}.to({dtype})",
     copied_output="{x}.to({dtype}, copy=True)",
     integer_matmul="integer_matmul({a}, {b})",
+    batch_matmul="torch.bmm({a}, {b})",
     device="device_of({inputs})",
     functions=common_functions("torch"),
     room="torch.empty({size}, dtype={dtype}, device=device) if own else None",
@@ -49,6 +50,7 @@ WORDS = Vocabulary(
         "all": "torch.all({x}, dim={dims})",
     },
     helpers=(
+        "tensorattn.backends.hashing",
         "tensorattn.backends.limits",
         "tensorattn.backends.torch.functions",
         "tensorattn.backends.torch.weights",
@@ -105,6 +107,14 @@ def plainness() -> tuple[str, dict[str, object]]:
     return "{x}.layout is strided", {"strided": torch.strided}
 
 
+def facts() -> tuple[str, dict[str, object]]:
+    """All that checks ask of an array `{x}` as a list of expressions, and the names in them."""
+    import torch
+
+    told = "{x}.__class__, {x}.dtype, {x}.shape, {x}.device, {x}.layout, {x}.requires_grad and recording()"
+    return told, {"recording": torch.is_grad_enabled}
+
+
 def exponential_base() -> str:
     """torch's exp2 runs at two to three times the rate of its exp."""
     return "2"
@@ -132,6 +142,13 @@ def store(out: object, value: object) -> None:
 def render(kernel: Kernel, function: str, standalone: bool = False) -> str:
     """The source of a kernel as torch code."""
     return building.render(kernel, function, WORDS, standalone)
+
+
+def operation(key: str, scalars: tuple[bool, ...]) -> Callable[..., tuple[object, ...]]:
+    """The program of a key as one operator with all its derivatives."""
+    from tensorattn.backends.torch import operator
+
+    return operator.operation(key, scalars)
 
 
 def build(kernel: Kernel, function: str) -> Callable[..., tuple[object, ...]]:

@@ -93,8 +93,38 @@ def is_near(device: torch.device | None) -> bool:
 def longest(x: torch.Tensor, dims: tuple[int, ...]) -> float:
     """The greatest Euclidean norm over the axes; at least that, where squares underflow."""
     x = x if x.is_floating_point() else x.double()
-    sizes = torch.sqrt(torch.sum(x * x, dim=dims)) if dims else torch.abs(x)
-    return float(sizes.amax()) + math.sqrt(torch.finfo(x.dtype).tiny) if sizes.numel() else 0.0
+    if not x.numel():
+        return 0.0
+    if not dims:
+        least, most = torch.aminmax(x)
+        return torch.maximum(-least, most).item() + math.sqrt(torch.finfo(x.dtype).tiny)
+    step = x.shape[0] if 0 in dims else max(PAIRS * x.shape[0] // x.numel(), 1)  # squares stay in cache
+    parts = [_longest(x[n : n + step], dims) for n in range(0, x.shape[0], step)]
+    return torch.stack(parts).amax().item() + math.sqrt(torch.finfo(x.dtype).tiny)
+
+
+def _longest(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
+    if dims == tuple(range(x.dim() - len(dims), x.dim())):
+        return torch.linalg.vector_norm(x, dim=dims).amax()  # along other axes it is slow
+    return torch.sqrt(torch.sum(x * x, dim=dims)).amax()
+
+
+MANY_ROWS = 32  # for each pair, so that a look at the pairs costs little beside what is done with them
+PAIRS = 1 << 18  # looked at together
+
+
+def longest_pair(a: torch.Tensor, b: torch.Tensor, rows: int) -> float:
+    """The greatest norm of a product of two vectors along the last axis, one of a and one of b at the same first place.
+
+    Infinite where it is not worth a look, where a square may be lost, and where an entry is no finite number.
+    """
+    if rows < MANY_ROWS or not (a.numel() and b.numel()):
+        return math.inf
+    a, b = a * a, (b * b).mT
+    if not (a.amax().item() < 1e18 and b.amax().item() < 1e18):
+        return math.inf
+    step = max(PAIRS // (b.shape[0] * b.shape[2]), 1)
+    return 1.001 * math.sqrt(max((a[:, n : n + step] @ b).amax().item() for n in range(0, a.shape[1], step)))
 
 
 def fit(room: torch.Tensor | None, shape: tuple[int, ...]) -> torch.Tensor | None:
@@ -280,7 +310,54 @@ def check_range(positions: torch.Tensor, size: int, what: str, where: torch.Tens
 
 
 def segment_sum(source: torch.Tensor, segments: torch.Tensor, dim: int, size: int) -> torch.Tensor:
-    """Σ of the entries of each segment along `dim`; `segments` has the rank of the source."""
+    """Σ of the entries of each segment along `dim`; `segments` has the rank of the source. Floats in float64."""
     shape = [size if n == dim else length for n, length in enumerate(source.shape)]
+    wide = source.double() if source.is_floating_point() else source
+    total = torch.zeros(shape, dtype=wide.dtype, device=source.device)
+    return total.scatter_add(dim, segments.expand(source.shape), wide).to(source.dtype)
+
+
+def scatter(source: torch.Tensor, kept: int, places: tuple[torch.Tensor, ...], shape: tuple[int, ...]) -> torch.Tensor:
+    """The entries added up where they belong: the first `kept` dimensions as they are, the others at the places."""
     total = torch.zeros(shape, dtype=source.dtype, device=source.device)
-    return total.scatter_add(dim, segments.expand(source.shape), source)
+    if not places:
+        return total + source
+    return torch.ops.aten.index_put(total, [*[None] * kept, *places], source, True)
+
+
+def accumulate(
+    x: torch.Tensor, dim: int, size: int, at_most: int | None = None, at_least: int | None = None
+) -> torch.Tensor:
+    """For each i below `size`, in the place of `dim`, Σ of the entries t where t - i is at most or at least a number.
+
+    Two sums, one from each end, so that nothing cancels. (torch adds up float32 in float64.)
+    """
+    found = []
+    if at_most is not None:
+        found.append(shifted(torch.cumsum(x, dim), dim, size, at_most))
+    if at_least is not None:
+        back = torch.cumsum(torch.flip(x, (dim,)), dim)
+        found.append(torch.flip(shifted(back, dim, size, x.shape[dim] - size - at_least), (dim,)))
+    return found[0] if len(found) == 1 else found[0] + found[1]
+
+
+def shifted(total: torch.Tensor, dim: int, size: int, shift: int) -> torch.Tensor:
+    """The running sum at i + `shift` for each i below `size`: 0 before the first entry, after the last the whole."""
+    length = total.shape[dim]
+    if shift == 0 and size == length:
+        return total
+    zero = total.new_zeros((*total.shape[:dim], 1, *total.shape[dim + 1 :]))
+    places = torch.clamp(torch.arange(size, device=total.device) + (shift + 1), 0, length)
+    return torch.index_select(torch.cat((zero, total), dim=dim), dim, places)
+
+
+def add_at(
+    total: torch.Tensor, part: torch.Tensor, places: tuple[tuple[int, int, int], ...], own: bool
+) -> torch.Tensor:
+    """The total with a part added to a stretch of it: for each place a dimension, where it starts and stops."""
+    total = total if own else total.clone()
+    stretch = total
+    for dim, start, stop in places:
+        stretch = stretch.narrow(dim, start, stop - start)
+    stretch += part
+    return total

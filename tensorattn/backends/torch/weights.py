@@ -57,7 +57,7 @@ def _no_row_is_nan(weights: torch.Tensor, dims: tuple[int, ...]) -> bool:
     if weights.numel() > FEW:
         for dim in sorted(dims, reverse=True):
             firsts = firsts.select(dim, 0)
-    return math.isfinite(firsts.detach().sum().item())
+    return math.isfinite((firsts.detach() if firsts.requires_grad else firsts).sum().item())
 
 
 def weigh(

@@ -1,0 +1,137 @@
+"""Loops without a maximum: masks over barred indices alone lie on the values, and norms are those of products."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tensorattn as ta
+from tensorattn.backends.numpy.functions import longest, longest_pair
+from tensorattn.backends.torch import functions as torch_functions
+from tensorattn.lowering import streaming
+from tensorattn.reference import evaluate
+from tests.test_bounding import weighed  # noqa: F401 (a fixture)
+
+pytestmark = pytest.mark.filterwarnings("ignore::tensorattn.NotationWarning")
+SHAPES = dict(q="mu i", k="nu i", r="rho i", v="nu n", w="rho n", b="nu", z="nu rho n")
+FORMULAS = [
+    "y^mu_n = softmax[nu rho : nu <= rho](q^mu_i k^nu_i r^rho_i) v^nu_n w^rho_n",
+    "y^mu_n = softmax[nu rho : nu < rho](q^mu_i k^nu_i r^rho_i + b_nu) z^<nu rho>_n",
+    "y^mu_n = softmax[nu rho : nu < 3](q^mu_i k^nu_i r^rho_i) v^nu_n w^rho_n",
+    "y^mu = softmax[nu : not (nu == 2)](q^mu_i k^nu_i) b_nu",
+    "y^mu_n = softmax[nu : nu < 4 and nu <= mu](q^mu_i k^nu_i) v^nu_n",  # its rows matter: it stays
+    (
+        "W^<mu nu rho> = softmax[nu rho : nu <= rho](q^mu_i k^nu_i r^rho_i); a^mu_n = W^<mu nu rho> v^nu_n w^rho_n; "
+        "y^mu_n = a^mu_n / (1 + W^<mu nu rho> b_nu b_rho)"
+    ),
+    (
+        "y^<mu n> = softmax[nu rho : nu == rho](q^mu_i k^nu_i r^rho_i) v^nu_n w^rho_n + "
+        "lse[nu rho : nu == rho](q^mu_i k^nu_i r^rho_i)"
+    ),
+]
+
+
+def arrays(program, seed, **sizes):
+    rng = np.random.default_rng(seed)
+    return {n: rng.normal(size=[sizes[a] for a in SHAPES[n].split()]) / 2 for n in program.inputs}
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("formula", FORMULAS)
+@settings(max_examples=4, deadline=None)
+@given(st.data())
+def test_loops_give_the_values_of_the_reference(formula, library, data):
+    size = st.sampled_from([0, 1, 2, 3, 5, 7])
+    length = data.draw(size)
+    program = ta.parse(formula)
+    x = arrays(program, data.draw(st.integers(0, 9)), mu=data.draw(size), nu=length, rho=length, i=3, n=2)
+    given = {n: np.array(a) if library == "numpy" else torch.tensor(a) for n, a in x.items()}
+    expected = evaluate(program, x)[program.defined[-1]]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(streaming, "TILE_ENTRIES", 60)
+        found = np.asarray(ta.compile(formula, plan="streamed")(given))
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_such_a_mask_costs_no_pass_over_the_weights():
+    formula = "y^mu_n = softmax[nu rho](q^mu_i k^nu_i k^rho_i) v^nu_n w^rho_n"  # over ordered pairs
+    source = ta.compile(formula, plan="streamed").source("torch", mu=512, nu=512, rho=512, i=4, n=2)
+    body = source[source.index("\ndef formula") :]
+    fast, safe = body.split("\n    else:\n")
+    weights = [line for line in fast.splitlines() if line.endswith("# mu nu rho")]
+    assert [("exp2" in line, "matmul" in line, "select" in line) for line in weights] == [
+        (False, True, False),
+        (True, False, False),
+    ]
+    assert "where=" in safe
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_the_mask_excludes_changes_nothing(library, bad, monkeypatch):
+    monkeypatch.setattr(streaming, "TILE_ENTRIES", 60)
+    formula = FORMULAS[2]
+    program = ta.parse(formula)
+    x = arrays(program, 1, mu=5, nu=7, rho=3, i=3, n=2)
+    expected = evaluate(program, x)["y"]
+    x["k"][5], x["v"][4] = bad, bad
+    given = {n: np.array(a) if library == "numpy" else torch.tensor(a) for n, a in x.items()}
+    found = np.asarray(ta.compile(formula, plan="streamed")(given))
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_large_factors_whose_products_are_small_need_no_maximum(library, weighed, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(streaming, "TILE_ENTRIES", 4000)
+    rng, formula = np.random.default_rng(0), "y^mu_n = softmax[nu rho](q^mu_i k^nu_i r^rho_i) v^nu_n w^rho_n"
+    even = np.array([1.0, 0.0])
+    x = dict(q=rng.normal(size=(64, 2)), v=rng.normal(size=(7, 3)), w=rng.normal(size=(5, 3)))
+    x |= dict(k=rng.normal(size=(7, 2)) * (1 + 900 * even), r=rng.normal(size=(5, 2)) * (1 + 900 * even[::-1]))
+    x["k"], x["r"] = x["k"] * [1, 1e-3], x["r"] * [1e-3, 1]
+    wrap = np.asarray if library == "numpy" else torch.tensor
+    found = np.asarray(ta.compile(formula, plan="streamed")({n: wrap(a) for n, a in x.items()}))
+    np.testing.assert_allclose(found, evaluate(ta.parse(formula), x)["y"], atol=1e-10)
+    assert not weighed
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_the_norm_of_a_pair_is_no_less_than_any(library):
+    rng = np.random.default_rng(0)
+    function, wrap = (longest_pair, np.asarray) if library == "numpy" else (torch_functions.longest_pair, torch.tensor)
+    a, b = rng.normal(size=(2, 30, 5)).astype(np.float32), rng.normal(size=(2, 40, 5)).astype(np.float32)
+    exact = np.sqrt(np.einsum("gmc,gnc->gmn", a.astype(float) ** 2, b.astype(float) ** 2).max())
+    assert exact <= function(wrap(a), wrap(b), 64) <= 1.01 * exact
+    assert function(wrap(a), wrap(b), 8) == np.inf, "few rows"
+    assert function(wrap(a[:, :0]), wrap(b), 64) == np.inf
+    for bad in (np.nan, np.inf, 1e20):
+        for place in (a, b):
+            kept = place[1, 3, 2]
+            place[1, 3, 2] = bad
+            with np.errstate(over="ignore"):
+                assert function(wrap(a), wrap(b), 64) == np.inf
+            place[1, 3, 2] = kept
+
+
+@pytest.mark.parametrize("dims", [(), (0,), (1,), (2,), (1, 2), (0, 2)])
+def test_norms_of_both_libraries_agree(dims):
+    x = np.random.default_rng(0).normal(size=(300, 40, 30))
+    exact = np.sqrt((x**2).sum(dims).max()) if dims else np.abs(x).max()
+    assert longest(x, dims) == pytest.approx(exact)
+    assert torch_functions.longest(torch.tensor(x), dims) == pytest.approx(exact)
+    x[200, 20, 10] = np.nan
+    assert np.isnan(torch_functions.longest(torch.tensor(x), dims))
+    assert np.isnan(longest(x, dims))
+
+
+def test_values_of_float32_far_below_others_keep_their_digits(monkeypatch):
+    monkeypatch.setattr(streaming, "TILE_ENTRIES", 60)
+    rng, formula = np.random.default_rng(0), "y^mu_n = softmax[nu](q^mu_i k^nu_i) v^nu_n"
+    x = {n: rng.normal(size=s).astype(np.float32) for n, s in (("q", (7, 3)), ("k", (11, 3)), ("v", (11, 2)))}
+    x["q"] *= 38 / np.linalg.norm(x["q"], axis=1).max() / np.linalg.norm(x["k"], axis=1).max()
+    x["v"][:, 1] *= 1e-19
+    found = ta.compile(formula, plan="streamed")(x)
+    expected = evaluate(ta.parse(formula), {n: a.astype(float) for n, a in x.items()})["y"]
+    assert (np.abs(found - expected) <= 1e-4 * np.abs(x["v"]).max(0)).all()
