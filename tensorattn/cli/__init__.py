@@ -1,4 +1,4 @@
-"""The command line: check, explain, cost, run, emit, show.
+"""The command line: check, explain, cost, grad, run, emit, show.
 
 Exit status: 0 fine, 1 the formula or its inputs have errors, 2 usage. Data goes to standard output, diagnostics to
 standard error. Everything heavy is imported inside the command that needs it.
@@ -112,6 +112,23 @@ def cost(sizes: dict[str, int], form: str, **asked: Any) -> None:
         price = compiled.cost(sizes, **of)
         report_lints(form, program)
         report_data(form, str(price), price.data)
+
+
+@main.command()
+@arguments.formula_argument
+@click.option("--wrt", multiple=True, required=True, metavar="INPUT", help="Differentiate by this input; repeatable.")
+@click.option("-o", "--output", multiple=True, metavar="NAME", help="Differentiate this statement; default: the last.")
+@arguments.format_option
+def grad(formula: str, wrt: tuple[str, ...], output: tuple[str, ...], form: str) -> None:
+    """Print the vector-Jacobian product of a formula, as a formula."""
+    import tensorattn
+
+    with _diagnosed(form):
+        program = arguments.read_program(formula)
+        found = tensorattn.grad(program, wrt, output or None)
+        report_lints(form, program)
+        names = {"inputs": list(found.inputs), "outputs": list(found.defined[-len(wrt) :])}
+        report_data(form, str(found), {"program": str(found), **names})
 
 
 @main.command()
