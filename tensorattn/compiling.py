@@ -8,21 +8,30 @@ from types import FunctionType, MappingProxyType
 from typing import Any
 
 from tensorattn import backends
-from tensorattn.arguments import check_numbers, check_superfluous, given_sizes, merged, missing
+from tensorattn.arguments import check_numbers, check_superfluous, gathered_sizes, given_sizes, merged, missing
 from tensorattn.asking import Asking, check_memory, check_plan
 from tensorattn.checking import report, solve
 from tensorattn.describing import Described
 from tensorattn.dtypes import infer
 from tensorattn.errors import BindingError, suggest
+from tensorattn.extents import index_names
 from tensorattn.ir import BATCH, Index
 from tensorattn.planning import prune
 from tensorattn.program import Program
 from tensorattn.reading import as_program
 from tensorattn.signature import signature
 from tensorattn.sizes import Size
-from tensorattn.specialising import Request, Specialisation, dtype_name, dtypes_of, specialise
+from tensorattn.specialising import (
+    RECORDED,
+    TRACED,
+    TRANSFORMED,
+    Request,
+    Specialisation,
+    dtype_name,
+    dtypes_of,
+    specialise,
+)
 
-GRADIENT = "gradient"  # in the key of a specialisation: gradients are recorded
 MOST_PLANS = 8  # plans for other sizes beside the first one of a specialisation
 MOST_SPECIALISATIONS = 64  # dtypes × batch ranks × plans kept by one compiled object
 
@@ -42,6 +51,7 @@ class Compiled(Described):
 
     __slots__ = (
         "_batched",
+        "_last",
         "_outputs",
         "_request",
         "_single",
@@ -64,10 +74,11 @@ class Compiled(Described):
         plan: Asking,
     ) -> None:
         used = prune(program, outputs)
+        sizes = {name: size for name, size in sizes.items() if name in index_names(used)}
         values = dict(
             program=program, used=used, inputs=used.inputs, signature=signature(program, outputs), _outputs=outputs,
             _single=single, _batched=used.batched, _sizes=MappingProxyType(dict(sizes)), _table={}, _traced=_Traced(),
-            _request=Request(used, outputs, dict(sizes), plan, memory),
+            _last=[(None, None)], _request=Request(used, outputs, dict(sizes), plan, memory),
         )  # fmt: skip
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -96,30 +107,59 @@ class Compiled(Described):
         Raises: BindingError `E-INPUT E-UNDEF`; ShapeError; DTypeError; BackendError; all before any array work.
         """
         if arrays is not None:
-            named = merged(arrays, named)
-        values, key = self._bound(named)
-        tracing = _is_tracing()
-        if tracing:
-            entry = getattr(self._traced, self._specialise_in_trace(key))
-        else:
-            entry = self._table.get(key) or self._specialise(values, key)
-        if not entry.fits(*values):
-            self._explain(values)
-        if entry.holds is not None and not tracing and not entry.holds(*values):
-            entry = self._replan(entry, values, key)
+            named = arrays if arrays.__class__ is dict and not named else merged(arrays, named)  # type: ignore[assignment]
+        values = self._in_order(named)
+        watched = _watched()
+        entry = None if watched else self._recalled(values)
+        if entry is None:
+            values, entry = self._checked(named, values, watched)
         results = entry.run(*values)
         if out is not None:
             return self._store(out, results)
         return results[0] if self._single else dict(zip(self._outputs, results, strict=True))
 
-    def _bound(self, named: dict[str, Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """The inputs in order, and what a specialisation is chosen by: dtypes, and ranks where `...` occurs."""
+    def _in_order(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The inputs in order, and none besides that the program does not have."""
         try:
             values = tuple([named[name] for name in self.inputs])
         except KeyError:
-            raise missing(self.program, self.inputs, named) from None
+            raise missing(self.program, self.inputs, {str(name): value for name, value in named.items()}) from None
         if len(named) != len(values):
-            check_superfluous(self.program, self.inputs, named)
+            check_superfluous(self.program, self.inputs, {str(name): value for name, value in named.items()})
+        return values
+
+    def _recalled(self, values: tuple[Any, ...]) -> Specialisation | None:
+        """The specialisation of the last call, where these inputs are like those in all that is ever looked at."""
+        facts, entry = self._last[0]
+        try:
+            return entry if entry is not None and entry.facts(*values) == facts else None
+        except (AttributeError, TypeError):  # a list or a number in the place of an array, or an array for a number
+            return None
+
+    def _checked(
+        self, named: Mapping[str, Any], given: tuple[Any, ...], watched: str
+    ) -> tuple[tuple[Any, ...], Specialisation]:
+        """The inputs as arrays, and the specialisation for them, after all checks."""
+        values, key = self._keyed(named, given, watched)
+        if watched == TRACED:
+            entry = getattr(self._traced, self._specialise_in_trace(key))
+        else:
+            entry = self._table.get(key) or self._specialise(values, key)
+        if not entry.fits(*values):
+            self._explain(values)
+        if watched == TRACED:
+            return values, entry
+        if entry.holds is not None and not entry.holds(*values):
+            entry = self._replan(entry, values, key)
+        symbolic = any(size.__class__ is not int for value in values for size in getattr(value, "shape", ()))
+        if not watched and not symbolic:
+            self._last[0] = entry.facts(*values), entry  # one write: another thread sees this pair or another
+        return values, entry
+
+    def _keyed(
+        self, named: Mapping[str, Any], values: tuple[Any, ...], watched: str
+    ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """The inputs as arrays, and what a specialisation is chosen by: dtypes, ranks of `...`, the watcher."""
         key = tuple([getattr(v, "dtype", v.__class__) for v in values])
         if list in key or tuple in key:
             backend, near = backends.find(named), next((v for v in values if hasattr(v, "ndim")), None)
@@ -127,10 +167,8 @@ class Compiled(Described):
             key = tuple([getattr(v, "dtype", v.__class__) for v in values])
         if self._batched:
             key = (*key, *[getattr(v, "ndim", 0) for v in values])
-        for value in values:
-            if getattr(value, "requires_grad", False):
-                return values, (*key, GRADIENT) if sys.modules["torch"].is_grad_enabled() else key
-        return values, key
+        watched = watched or _recorded(values)
+        return values, (*key, watched) if watched else key
 
     # specialisations -----------------------------------------------------------------------------------------------
 
@@ -142,7 +180,8 @@ class Compiled(Described):
         infer(self.used, dtypes)
         ranks = {n: v.ndim for n, v in arrays.items() if hasattr(v, "ndim")}
         device = next((backend.device_of(v) for v in values if hasattr(v, "ndim")), "cpu")
-        made = specialise(self._request, backend, dtypes, ranks, self._explain(values), GRADIENT in key, device)
+        watched = next((word for word in (RECORDED, TRANSFORMED) if word in key), "")
+        made = specialise(self._request, backend, dtypes, ranks, self._explain(values), watched, device)
         if len(self._table) >= MOST_SPECIALISATIONS:
             self._table.clear()
         self._table[key] = made
@@ -160,7 +199,7 @@ class Compiled(Described):
             given = key[count : 2 * count] if self._batched else (0,) * count
             ranks = dict(zip(self.inputs, given, strict=True))
             ranks = {n: ranks[n] for n, d in zip(self.inputs, key, strict=False) if not isinstance(d, type)}
-            setattr(self._traced, name, specialise(self._request, backends.get("torch"), dtypes, ranks, None, False))
+            setattr(self._traced, name, specialise(self._request, backends.get("torch"), dtypes, ranks, None, TRACED))
         return name
 
     # torch reads this mark of `assume_constant_result`: the function runs while tracing and its result is a constant
@@ -184,7 +223,8 @@ class Compiled(Described):
         check_numbers(arrays)
         shapes = {n: tuple(Size.of(int(d)) for d in getattr(v, "shape", ())) for n, v in arrays.items()}
         found = solve(self.used, shapes, self._sizes, complete=True)
-        return {n: s.constant or 0 for n, s in found.index_sizes.items()} | self._batch_sizes(arrays)
+        sizes = {n: s.constant or 0 for n, s in found.index_sizes.items()}
+        return sizes | self._batch_sizes(arrays) | gathered_sizes(self.used, arrays)
 
     def _batch_sizes(self, arrays: Mapping[str, Any]) -> dict[str, int]:
         for tensor in self.used.tensors:
@@ -279,6 +319,19 @@ def _own_code() -> type[Compiled]:
     return type("Compiled", (Compiled,), {"__slots__": (), "__call__": call, "__module__": __name__})
 
 
-def _is_tracing() -> bool:
+def _watched() -> str:
+    """Who follows what is computed: a tracer, a transform or a forward derivative; or nobody."""
     torch = sys.modules.get("torch")
-    return torch is not None and torch.compiler.is_dynamo_compiling()
+    if torch is None or not hasattr(torch, "compiler"):
+        return ""
+    if torch.compiler.is_compiling():
+        return TRACED
+    followed = torch._C._functorch.maybe_current_level() is not None or torch.autograd.forward_ad._current_level >= 0
+    return TRANSFORMED if followed else ""
+
+
+def _recorded(values: tuple[Any, ...]) -> str:
+    """Whether gradients are recorded."""
+    if any(getattr(value, "requires_grad", False) for value in values):
+        return RECORDED if sys.modules["torch"].is_grad_enabled() else ""
+    return ""

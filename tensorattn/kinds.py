@@ -40,7 +40,11 @@ class Draft(NamedTuple):
     @property
     def sizes(self) -> dict[str, int]:
         """A size for every symbol; axes that no index names count as nominal ones."""
-        return {name: NOMINAL for name, _ in self.kernel.sizes} | dict(self.plan.nominal)
+        found = {name: NOMINAL for name, _ in self.kernel.sizes} | dict(self.plan.nominal)
+        for name, read in self.kernel.sizes:
+            if name not in dict(self.plan.nominal) and isinstance(read, Size):
+                found[name] = read.value(found)
+        return found
 
 
 class Refusal(NamedTuple):
@@ -54,7 +58,7 @@ class Case:
     """What is planned and for whom: a program without `...`, its outputs, dtypes and sizes, and the machine.
 
     `sizes`: None where no plan may depend on them; those that are not among them are nominal. `base`: of the faster
-    exponential of the back end. `recorded`: gradients are.
+    exponential of the back end. `recorded`: gradients are. `given`: the draft, where it is not that of the program.
     """
 
     program: Program
@@ -65,6 +69,7 @@ class Case:
     machine: Machine
     base: str
     recorded: bool = False
+    given: Draft | None = None
 
     def __post_init__(self) -> None:
         self.program = with_origins(self.program)
@@ -77,7 +82,7 @@ class Case:
     @cached_property
     def dense(self) -> Draft:
         """The plan in which weights are arrays."""
-        return self._draft("dense")
+        return self.given or self._draft("dense")
 
     @cached_property
     def ordered(self) -> Draft:
@@ -94,6 +99,8 @@ class Case:
         Once is less work; but weights whose values need a sum of them, or a score along whose other axes another loop
         runs, would be left whole.
         """
+        if self.given is not None:
+            return (self.given,)
         once = self.ordered if ordered and self.ordered.plan.program != self.dense.plan.program else self.dense
         weights = [n for s in once.plan.program.statements for n in walk(s.body) if isinstance(n, Normalise)]
         if len(weights) < 2:
@@ -138,6 +145,8 @@ class Kind:
 
 
 def _factored(case: Case, draft: Draft, only: frozenset[str] | None, tile: int | None) -> Draft | Refusal:
+    if case.given is not None:
+        return Refusal(("it is no program",))
     found = factored(draft.plan, lambda one: only is None or one.weights.origin in only)
     if not found.plan.factored:
         return Refusal(found.refused or ("the program has no softmax whose weights are summed",))
@@ -149,10 +158,13 @@ def _factored(case: Case, draft: Draft, only: frozenset[str] | None, tile: int |
 
 def _flattened(case: Case, draft: Draft, only: frozenset[str] | None, tile: int | None) -> Draft | Refusal:
     sizes = dict(draft.plan.nominal)
-    found = flattened(draft.kernel, sizes, chunks=not case.recorded, only=only, chunk_entries=tile)
-    if not found.count:
-        return Refusal(found.refused or ("the program has no softmax whose weights are summed",))
-    return Draft(draft.plan, found.kernel)
+    chunks = not case.recorded
+    both = [flattened(draft.kernel, sizes, chunks, only=only, chunk_entries=tile, join=join) for join in (False, True)]
+    if not both[0].count:
+        return Refusal(both[0].refused or ("the program has no softmax whose weights are summed",))
+    made = dict.fromkeys(found.kernel for found in both)
+    drafts = [Draft(draft.plan, laid_out(kernel)) for kernel in made]
+    return min(drafts, key=lambda d: seconds(d.kernel, d.sizes, case.machine)) if len(drafts) > 1 else drafts[0]
 
 
 def _streamed(case: Case, draft: Draft, only: frozenset[str] | None, tile: int | None) -> Draft | Refusal:

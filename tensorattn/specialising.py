@@ -8,16 +8,20 @@ from typing import Any
 
 from tensorattn import backends
 from tensorattn.asking import Asked, Asking, fixed_kinds
-from tensorattn.choosing import choose
+from tensorattn.choosing import Choice, choose
 from tensorattn.errors import DTypeError
 from tensorattn.expanding import expand
 from tensorattn.extents import size_reads
-from tensorattn.guarding import Budget, chooser, guard
+from tensorattn.guarding import Budget, chooser, guard, recogniser
 from tensorattn.ir import BATCH, Index
-from tensorattn.kinds import Case
+from tensorattn.kinds import PLANS, Case
+from tensorattn.lowering.looping import RefusalError
 from tensorattn.plan import Plan
 from tensorattn.program import Program
 from tensorattn.rates import machine
+from tensorattn.units import check_derivatives, key_of
+
+RECORDED, TRANSFORMED, TRACED = "recorded", "transformed", "traced"  # how a call is watched
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +42,14 @@ class Request:
 
 @dataclass(frozen=True)
 class Specialisation:
-    """The program for inputs of certain dtypes and batch rank: a check of shapes, a choice test, and the function."""
+    """The program for inputs of certain dtypes and batch rank: a check of shapes, a choice test, and the function.
+
+    `facts`: what both of them look at, and the dtypes; inputs with equal ones need neither.
+    """
 
     fits: Callable[..., bool]
     holds: Callable[..., bool] | None
+    facts: Callable[..., tuple[Any, ...]]
     run: Callable[..., tuple[Any, ...]]
     plan: Plan
 
@@ -52,18 +60,20 @@ def specialise(
     dtypes: Mapping[str, str],
     ranks: Mapping[str, int],
     sizes: Mapping[str, int] | None,
-    differentiable: bool,
+    watched: str = "",
     device: str = "cpu",
 ) -> Specialisation:
     """The specialisation for inputs of these dtypes and ranks (Python numbers have none), planned for these sizes.
 
-    `sizes` is None under a tracer, which must not look at any. `differentiable`: gradients are recorded.
+    `watched`: by what (RECORDED, TRANSFORMED, TRACED). Under a tracer `sizes` is None, for it must not look at any.
     """
     program = expand(request.program, batch_rank(request.program, ranks))
     reads = size_reads(program, request.sizes)
     on, base = machine(backend.name, device), backend.exponential_base()
-    case = Case(program, request.outputs, dtypes, reads, sizes, on, base, recorded=differentiable)
-    chosen = choose(case, request.asked(recorded=differentiable, traced=sizes is None))
+    case = Case(program, request.outputs, dtypes, reads, sizes, on, base, recorded=watched == RECORDED)
+    operation = _operation(request, backend, dtypes, ranks, sizes) if watched and request.plan != "dense" else None
+    recorded = watched == RECORDED and operation is None
+    chosen = choose(case, request.asked(recorded=recorded, traced=watched == TRACED))
     scalars = frozenset(n for n in program.inputs if n not in ranks)
     budget = None
     if request.memory is not None and sizes is not None:
@@ -71,9 +81,43 @@ def specialise(
     return Specialisation(
         fits=guard(program, reads, scalars, backend),
         holds=chooser(chosen.plan, program, chosen.kernel.sizes, scalars, chosen.limits, budget),
-        run=backend.build(chosen.kernel, "formula"),
+        facts=recogniser(program, scalars, backend),
+        run=operation if operation and _is_worth(case, chosen, request, watched) else _built(backend, chosen),
         plan=chosen.plan,
     )
+
+
+def _built(backend: backends.Backend, chosen: Choice) -> Callable[..., tuple[Any, ...]]:
+    return backend.build(chosen.kernel, "formula")
+
+
+def _operation(
+    request: Request,
+    backend: backends.Backend,
+    dtypes: Mapping[str, str],
+    ranks: Mapping[str, int],
+    sizes: Mapping[str, int] | None,
+) -> Callable[..., tuple[Any, ...]] | None:
+    """The program as one operator with all its derivatives; None where it has some that no kernel computes."""
+    program = request.program
+    plan = request.plan if request.plan in PLANS and request.plan != "factored" else "auto"
+    rank = batch_rank(program, ranks)
+    key = key_of(program, request.outputs, request.sizes, dtypes, rank, sizes, plan, request.memory)
+    try:
+        check_derivatives(key)
+    except RefusalError:
+        return None
+    return backend.operation(key, tuple(n not in ranks for n in program.inputs))
+
+
+def _is_worth(case: Case, chosen: Choice, request: Request, watched: str) -> bool:
+    """Whether the operator runs, which makes weights again for derivatives and costs more than a small call."""
+    if not case.weights:
+        return False
+    if watched == RECORDED:
+        return any(kind == "streamed" for kind, _ in chosen.chosen.recipe)
+    small = watched == TRANSFORMED and request.plan == "auto" and not chosen.chosen.recipe
+    return not small
 
 
 def batch_rank(program: Program, ranks: Mapping[str, int]) -> int:

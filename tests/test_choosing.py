@@ -78,17 +78,16 @@ def test_few_weights_are_planned_without_a_look_at_other_kinds(monkeypatch):
         compiled(inputs(compiled, wide(10, SMALL // 10 + 1)))
 
 
-def test_gradients_are_recorded_through_no_loops():
-    """What is taken keeps no more for them than dense does, and gives the same."""
+def test_gradients_keep_no_weights():
+    """What is taken keeps less for them than dense does, and gives the same."""
     for formula in (JOINT, "y_<m n> = softmax[k](q_<m i> k_<k i> + tanh(q_<m j> k_<k j>)) v_<k n>"):
         compiled, dense = ta.compile(formula), ta.compile(formula, plan="dense")
         arrays = inputs(compiled, dict(mu=90, nu=90, rho=90, m=900, k=800, i=4, j=4, n=4))
         x = {n: torch.tensor(a, requires_grad=n == "q") for n, a in arrays.items()}
         found = [recorded(f, x) for f in (compiled, dense)]
         torch.testing.assert_close(found[0][0], found[1][0])
-        assert found[0][1] <= found[1][1]
-        kind = kinds_of(compiled)[-1]
-        assert kind == "dense" or kinds.KINDS[kind].differentiable
+        assert found[0][1] < found[1][1]
+        assert kinds_of(compiled)[-1] != "dense"
         with torch.no_grad():
             compiled(x)
         assert kinds_of(compiled)[-1] != "dense"

@@ -1,0 +1,77 @@
+"""Derivatives of the operator against torch's own of the dense plan, which shares no rule with them: every order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, assume, given, settings
+
+import tensorattn as ta
+from tensorattn import units
+from tensorattn.lowering import streaming
+from tests import corpus, operators
+from tests.strategies import Example, examples
+
+SETTINGS = settings(
+    max_examples=15, derandomize=True, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+)
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::tensorattn.NotationWarning"),
+    pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning"),  # of torch's own jvp
+]
+
+
+@pytest.fixture(autouse=True)
+def tiles(monkeypatch):
+    """Tiles so small that there are many, and none of the length of an axis."""
+    monkeypatch.setattr(streaming, "TILE_ENTRIES", 48)
+    units.unit.cache_clear()
+    yield
+    units.unit.cache_clear()
+
+
+def agree(found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> None:
+    for ours, plain in zip(found, wanted, strict=True):
+        scale = max(1.0, plain.abs().max().item()) if plain.numel() else 1.0
+        torch.testing.assert_close(ours, plain, rtol=1e-9, atol=1e-9 * scale, equal_nan=True)
+
+
+def check(
+    text: str, tensors: Mapping[str, torch.Tensor], outputs: Sequence[str] = (), sizes: Mapping[str, int] | None = None,
+    plan: str = "streamed", seed: int = 0,
+) -> None:  # fmt: skip
+    """Values, gradients of first and second order and tangents, against those of the dense plan by torch."""
+    operator = operators.operation(text, tensors, outputs, sizes, plan)
+    assert operator is not None
+    dense = ta.compile(text, outputs=list(outputs) or [ta.parse(text).defined[-1]], sizes=sizes, plan="dense")
+    used = {name: x for name, x in tensors.items() if name in dense.inputs}
+    ours, floats = operators.of_floats(operator, used)
+    plain, _ = operators.of_floats(lambda **named: tuple(dense(named).values()), used)
+    wanted = plain(*floats)
+    agree(ours(*floats), wanted)
+    for order in (1, 2):
+        agree(*(operators.gradients(f, floats, seed, order=order) for f in (ours, plain)))
+    if floats and all(y.is_floating_point() for y in wanted):
+        make = torch.Generator().manual_seed(seed)
+        steps = tuple(torch.randn(x.shape, generator=make, dtype=x.dtype) for x in floats)
+        agree(*(torch.func.jvp(f, floats, steps)[1] for f in (ours, plain)))
+
+
+@pytest.mark.parametrize("entry", [pytest.param(e, id=e["id"]) for e in corpus.load("accept")])
+def test_every_formula_of_the_corpus(entry: corpus.Entry) -> None:
+    arrays = corpus.make_inputs(entry, np.random.default_rng(0))
+    tensors = {name: torch.tensor(array) for name, array in arrays.items()}
+    check(corpus.formula(entry), tensors, [entry["output"]], entry.get("sizes"))
+
+
+@given(examples())
+@SETTINGS
+def test_random_programs(example: Example) -> None:
+    tensors = {
+        n: torch.tensor(a, dtype=torch.float64 if a.dtype.kind == "f" else None) for n, a in example.inputs.items()
+    }
+    assume(operators.operation(example.text, tensors, example.names, example.sizes) is not None)
+    check(example.text, tensors, example.names, example.sizes)

@@ -1,0 +1,108 @@
+"""What a predicate excludes has no influence on gradients, whatever it holds, and gets a gradient of exactly 0."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import tensorattn as ta
+from tensorattn import units
+from tensorattn.lowering import streaming
+from tests import operators
+
+pytestmark = pytest.mark.filterwarnings("ignore::tensorattn.NotationWarning")
+# the formula; which rows of which inputs no admitted tuple reads; which rows of the result admit nothing
+CASES = {
+    "causal": (
+        "y^mu_n = softmax[nu : nu <= mu and nu > 0](q^mu_i k^nu_i) v^nu_n",
+        {"k": [0, 5, 6], "v": [0, 5, 6]},
+        [0],
+    ),
+    "given": (
+        "y^mu_n = softmax[nu : keep^<mu nu>](q^mu_i k^nu_i / sqrt(|i|) + b^<mu nu>) v^nu_n",
+        {"k": [2], "v": [2], "q": [3]},
+        [3],
+    ),
+    "joint": (
+        "y^mu_n = softmax[nu rho : nu < rho and rho <= mu](q^mu_i k^nu_i r^rho_i) v^nu_n w^rho_n",
+        {"k": [4, 5, 6], "r": [0, 5], "w": [0, 5], "v": [4, 5, 6]},
+        [0],
+    ),
+    "shaped": (
+        "y^mu_n = softmax[nu : keep^<mu nu>](3 tanh(q^mu_i k^nu_i / 3) + log(c_nu)) v^nu_n",
+        {"k": [2], "v": [2], "q": [3], "c": [2]},
+        [3],
+    ),
+    "sink": (
+        "y^mu_n = softmax[nu : keep^<mu nu>; sink=s](q^mu_i k^nu_i) v^nu_n",
+        {"k": [2], "v": [2], "q": [3]},
+        [3],
+    ),
+    "lse": ("y^mu = lse[nu : nu <= mu](q^mu_i k^nu_i)", {"k": [5, 6]}, []),
+    "sparse": ("y^mu_n = sparsemax[nu : nu <= mu](q^mu_i k^nu_i) v^nu_n", {"k": [5, 6], "v": [5, 6]}, []),
+}
+SHAPES = {
+    "q": (5, 3), "k": (7, 3), "v": (7, 2), "r": (6, 3), "w": (6, 2), "b": (5, 7), "c": (7,), "s": (), "keep": (5, 7),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def tiles(monkeypatch):
+    monkeypatch.setattr(streaming, "TILE_ENTRIES", 24)
+    units.unit.cache_clear()
+    yield
+    units.unit.cache_clear()
+
+
+def drawn(names):
+    make = torch.Generator().manual_seed(1)
+    found = {n: torch.rand(SHAPES[n], generator=make, dtype=torch.float64) + 0.5 for n in names if n != "keep"}
+    if "keep" in names:
+        keep = torch.rand(SHAPES["keep"], generator=make) > 0.4
+        keep[:, 2], keep[3], keep[0, 1] = False, False, True
+        found["keep"] = keep
+    return found
+
+
+@pytest.mark.parametrize("wild", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("plan", ["dense", "streamed"])
+@pytest.mark.parametrize("name", CASES)
+def test_excluded_values_have_no_influence_on_gradients(name: str, plan: str, wild: float) -> None:
+    text, unread, empty = CASES[name]
+    tame = drawn(ta.parse(text).inputs)
+    hurt = {n: x.clone() for n, x in tame.items()}
+    for tensor, rows in unread.items():
+        hurt[tensor][rows] = wild
+    if "b" in hurt:
+        hurt["b"][~hurt["keep"]] = wild
+    operator = operators.operation(text, tame, plan=plan)
+    assert operator is not None
+    found = []
+    for tensors in (tame, hurt):
+        call, floats = operators.of_floats(operator, tensors)
+        found.append((call(*floats)[0], operators.gradients(call, floats, 3)))
+        names = [n for n, x in tensors.items() if x.is_floating_point()]
+        for tensor, rows in unread.items():
+            assert (found[-1][1][names.index(tensor)][rows] == 0).all(), tensor
+    torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-12, atol=1e-12)
+    for plain, other in zip(found[0][1], found[1][1], strict=True):
+        assert other.isfinite().all()
+        torch.testing.assert_close(plain, other, rtol=1e-12, atol=1e-12)
+    for row in empty:
+        assert (found[1][0][row] == 0).all()
+
+
+@pytest.mark.parametrize("plan", ["auto", "dense", "streamed"])
+def test_second_derivatives_of_empty_rows_are_0(plan: str) -> None:
+    text, _, _ = CASES["given"]
+    tensors = drawn(ta.parse(text).inputs)
+    operator = operators.operation(text, tensors, plan=plan)
+    assert operator is not None
+    call, floats = operators.of_floats(operator, tensors)
+    names = [n for n, x in tensors.items() if x.is_floating_point()]
+    twice = operators.gradients(call, floats, 3, order=2)
+    assert all(x.isfinite().all() for x in twice)
+    assert (twice[names.index("q")][3] == 0).all()
+    assert (twice[names.index("b")][3] == 0).all()

@@ -1,0 +1,163 @@
+"""Every mode of differentiation through every plan, alone and inside torch.compile, against the dense plan in eager."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import tensorattn as ta
+
+pytestmark = pytest.mark.filterwarnings("ignore::tensorattn.NotationWarning")
+Function = Callable[[torch.Tensor], torch.Tensor]
+FORMULAS = {
+    "causal": "y^mu_n = softmax[nu : nu < mu](q^mu_i k^nu_i + b^<mu nu>) v^nu_n",
+    "joint": "y^mu_n = softmax[nu rho](q^mu_i k^nu_i r^rho_i) v^nu_n w^rho_n",
+    "nested": "c^<mu nu>_n = softmax[rho](q^mu_i r^rho_i + k^nu_i r^rho_i) w^rho_n\n"
+    "y^mu_n = softmax[nu](c^<mu nu>_n z_n) v^nu_n",
+    "batched": "y^<... mu>_n = softmax[nu; sink=0.5](q^<... mu>_i k^nu_i) v^nu_n",
+}
+SHAPES = {"q": (5, 3), "k": (7, 3), "r": (6, 3), "b": (5, 7), "v": (7, 2), "w": (6, 2), "z": (2,)}
+Q = torch.randn(SHAPES["q"], generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+STEP = torch.linspace(-1, 1, 15, dtype=torch.float64).reshape(5, 3)
+
+
+def of_q(formula: str, plan: str) -> Function:
+    """The formula as a function of one input, the others fixed."""
+    compiled = ta.compile(formula, plan=plan)
+    make = torch.Generator().manual_seed(3)
+    drawn = {n: torch.randn(s, generator=make, dtype=torch.float64) for n, s in SHAPES.items()}
+    rest = {n: x for n, x in drawn.items() if n in compiled.inputs and n != "q"}
+    return lambda q: compiled(q=q, **rest)
+
+
+def loss(f: Function) -> Function:
+    return lambda q: f(q).sin().sum()
+
+
+def tangent(f: Function) -> Function:
+    return lambda q: torch.func.jvp(f, (q,), (STEP,))[1]
+
+
+MODES: dict[str, Callable[[Function], Function]] = {
+    "value": lambda f: f,
+    "grad": lambda f: torch.func.grad(loss(f)),
+    "jvp": tangent,
+    "jvp of jvp": lambda f: tangent(tangent(f)),
+    "jvp of grad": lambda f: tangent(torch.func.grad(loss(f))),
+    "grad of grad": lambda f: torch.func.grad(lambda q: torch.func.grad(loss(f))(q).square().sum()),
+    "vmap": lambda f: lambda q: torch.vmap(f)(torch.stack([q, 2 * q])),
+    "vmap of grad": lambda f: lambda q: torch.vmap(torch.func.grad(loss(f)))(torch.stack([q, 2 * q])),
+    "jacrev": torch.func.jacrev,
+    "jacfwd": torch.func.jacfwd,
+    "hessian": lambda f: torch.func.hessian(loss(f)),
+}
+
+
+@pytest.mark.parametrize("plan", ["auto", "streamed", "flattened"])
+@pytest.mark.parametrize("name", FORMULAS)
+def test_transforms(name: str, plan: str) -> None:
+    try:
+        ours = of_q(FORMULAS[name], plan)
+    except ta.PlanError:
+        assert (name, plan) == ("nested", "flattened")
+        return
+    plain = of_q(FORMULAS[name], "dense")
+    for word, mode in MODES.items():
+        expected = mode(plain)(Q)
+        assert expected.abs().max() > 0
+        torch.testing.assert_close(mode(ours)(Q), expected, rtol=1e-9, atol=1e-10, msg=lambda m, w=word: f"{w}: {m}")
+
+
+@pytest.mark.parametrize(("name", "plan"), [("causal", "auto"), ("joint", "streamed")])
+def test_transforms_inside_a_compiled_region(name: str, plan: str) -> None:
+    ours, plain = of_q(FORMULAS[name], plan), of_q(FORMULAS[name], "dense")
+    for word, mode in MODES.items():
+        torch._dynamo.reset()
+        traced = torch.compile(mode(ours), fullgraph=True, backend="aot_eager")
+        torch.testing.assert_close(traced(Q), mode(plain)(Q), rtol=1e-9, atol=1e-10, msg=lambda m, w=word: f"{w}: {m}")
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_gradients_of_a_compiled_callable(name: str) -> None:
+    torch._dynamo.reset()
+    found = []
+    for f in (
+        torch.compile(of_q(FORMULAS[name], "streamed"), fullgraph=True, backend="aot_eager"),
+        of_q(FORMULAS[name], "dense"),
+    ):
+        q = Q.clone().requires_grad_()
+        found.append(torch.autograd.grad(f(q).sin().sum(), q)[0])
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("plan", ["auto", "dense", "streamed", "flattened"])
+def test_gradcheck(plan: str) -> None:
+    for name in ("causal", "joint"):
+        q = Q.clone().requires_grad_()
+        f = of_q(FORMULAS[name], plan)
+        assert torch.autograd.gradcheck(f, (q,), fast_mode=True)
+        assert torch.autograd.gradgradcheck(f, (q,), fast_mode=True)
+
+
+def test_incoming_gradients_of_any_stride() -> None:
+    ours, plain = of_q(FORMULAS["joint"], "streamed"), of_q(FORMULAS["joint"], "dense")
+    for bar in (torch.ones(1, 1, dtype=torch.float64).expand(5, 2), torch.randn(2, 5, dtype=torch.float64).t()):
+        found = []
+        for f in (ours, plain):
+            q = Q.t().contiguous().t().requires_grad_()  # not contiguous
+            found.append(torch.autograd.grad(f(q), q, bar)[0])
+        torch.testing.assert_close(*found, rtol=1e-9, atol=1e-10)
+
+
+class Module(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attend = ta.compile(FORMULAS["joint"], plan="streamed")
+
+    def forward(self, q, k, r, v, w):
+        return self.attend(q=q, k=k, r=r, v=v, w=w)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_export_with_dynamic_sizes(strict: bool) -> None:
+    make = torch.Generator().manual_seed(3)
+    inputs = tuple(torch.randn(SHAPES[n], generator=make) for n in "qkrvw")
+    m, n, p = (torch.export.Dim(name, min=2, max=64) for name in "mnp")
+    dims = ({0: m}, {0: n}, {0: p}, {0: n}, {0: p})
+    exported = torch.export.export(Module(), inputs, dynamic_shapes=dims, strict=strict)
+    assert sum("tensorattn" in str(node.target) for node in exported.graph.nodes) == 1
+    stored = io.BytesIO()
+    torch.export.save(exported, stored)
+    stored.seek(0)
+    other = tuple(torch.randn(s, generator=make) for s in ((4, 3), (9, 3), (11, 3), (9, 2), (11, 2)))
+    torch.testing.assert_close(torch.export.load(stored).module()(*other), Module()(*other))
+
+
+def test_one_graph_for_many_lengths_with_gradients() -> None:
+    torch._dynamo.reset()
+    graphs = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    traced = torch.compile(Module(), fullgraph=True, dynamic=True, backend=graphs)
+    make = torch.Generator().manual_seed(3)
+    for length in range(20):
+        shapes = (5 + length % 7, 3), (12 + length, 3), (30 - length, 3), (12 + length, 2), (30 - length, 2)
+        inputs = [torch.randn(s, generator=make, dtype=torch.float64).requires_grad_() for s in shapes]
+        ours, plain = traced(*inputs), Module()(*inputs)
+        torch.testing.assert_close(ours, plain)
+        for a, b in zip(*(torch.autograd.grad(y.sin().sum(), inputs) for y in (ours, plain)), strict=True):
+            torch.testing.assert_close(a, b)
+    assert graphs.frame_count == 1
+
+
+def test_the_operator_is_well_registered() -> None:
+    from tensorattn.backends.torch.operator import run
+    from tensorattn.units import key_of
+
+    program = ta.parse(FORMULAS["causal"])
+    key = key_of(program, ("y",), {}, dict.fromkeys(program.inputs, "float64"), 0, None, "streamed", None)
+    tensors = [torch.randn(SHAPES[n], dtype=torch.float64) for n in program.inputs]
+    torch.library.opcheck(
+        run, (key, tensors), test_utils=("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
+    )
