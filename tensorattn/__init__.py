@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from tensorattn.comparing import equivalent as equivalent
     from tensorattn.compiling import Compiled as Compiled
     from tensorattn.compiling import compile as compile
+    from tensorattn.differentiating import grad as grad
+    from tensorattn.dropping import dropout as dropout
     from tensorattn.library import formulas as formulas
+    from tensorattn.merging import merge as merge
     from tensorattn.program import Program as Program
     from tensorattn.reading import parse as parse
 
@@ -37,9 +40,12 @@ _LAZY = {
     "Shapes": "checking",
     "compile": "compiling",
     "Compiled": "compiling",
+    "dropout": "dropping",
+    "merge": "merging",
     "Program": "program",
     "equivalent": "comparing",
     "formulas": "library",
+    "grad": "differentiating",
 }
 
 __all__ = [
@@ -58,18 +64,23 @@ __all__ = [
     "__version__",
     "check",
     "compile",
+    "dropout",
     "equivalent",
     "formulas",
+    "grad",
+    "merge",
     "parse",
 ]
 
 
 def __getattr__(name: str) -> object:
     """The public functions, imported when first asked for, so that `import tensorattn` stays small."""
-    if name not in _LAZY:
-        raise AttributeError(f"module 'tensorattn' has no attribute {name!r}")
     from importlib import import_module
 
+    if name == "nn":
+        return import_module("tensorattn.nn")
+    if name not in _LAZY:
+        raise AttributeError(f"module 'tensorattn' has no attribute {name!r}")
     value = getattr(import_module(f"tensorattn.{_LAZY[name]}"), name)
     globals()[name] = value
     return value

@@ -130,11 +130,11 @@ def count_in(factor: Expr, name: str) -> int:
 
 
 def _reads_position(expr: Expr, index: Index) -> bool:
-    """Whether the position of an index stands where only a binder makes it known: not in a slot or a predicate."""
+    """Whether the position of an index stands where only a binder makes it known: in no slot, predicate, `uniform`."""
     match expr:
         case Position():
             return expr.index == index
-        case Tensor():
+        case Tensor() | Map(function="uniform"):
             return False
         case Normalise() | Top() if index in expr.indices:
             return False

@@ -19,6 +19,7 @@ from tensorattn.ir import Index
 from tensorattn.kernel import IfFinite, Instruction, Kernel, Normalised
 from tensorattn.kinds import KINDS, Case, Draft, Refusal
 from tensorattn.lowering import streaming
+from tensorattn.lowering.layouts import laid_out
 from tensorattn.plan import Plan
 from tensorattn.rates import seconds
 from tensorattn.sizes import Size
@@ -146,7 +147,8 @@ def _kinds(asked: Asked) -> list[str]:
 
 
 def _dense(case: Case) -> Candidate:
-    return Candidate((), *case.dense, _reductions(case.dense.kernel, case.dense.kernel, ()), case)
+    plan, kernel = case.dense
+    return Candidate((), plan, laid_out(kernel), _reductions(kernel, kernel, ()), case)
 
 
 def _made(case: Case, recipe: Recipe, tile: int | None = None) -> Candidate | Refusal:

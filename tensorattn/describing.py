@@ -144,8 +144,9 @@ class Described:
     def _given(self, sizes: Mapping[str, int] | None, named: Mapping[str, int]) -> dict[str, int]:
         given = {**(sizes or {}), **named}
         names = index_names(self.used)
+        tables = {f"{t.name}.{axis}" for t in self.used.tensors for axis in range(len(t.slots))}
         for name in given:
-            if name not in names:
+            if name not in names and name not in tables:
                 raise BindingError(
                     "E-UNDEF",
                     f"the formula has no index `{name}`",

@@ -70,6 +70,7 @@ class Step:
     """`left, right → out`: operands are numbered, the factors first, then the result of each step.
 
     `flops` counts multiply-adds: the product of the sizes of all indices of the two; `entries` is the size of `out`.
+    `running`: the number of the one that is a comparison of positions, where the step is a running sum of the other.
     """
 
     left: int
@@ -78,6 +79,7 @@ class Step:
     out: tuple[Index, ...]
     flops: Size
     entries: Size
+    running: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +231,7 @@ def _order(order: Order, sizes: Mapping[str, Size], nominal: Mapping[str, int]) 
         lines.append(
             f"{names[step.left]}, {names[step.right]} -> {names[-1]}: "
             f"{_amount(step.flops * 2, sizes)} FLOPs, {_amount(step.entries, sizes)} entries"
+            + (" (running sums)" if step.running is not None else "")
         )
     if not order.steps:
         return [*lines, f"one factor: {names[0]}" if names else "numbers only"]

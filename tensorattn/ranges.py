@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tensorattn.equations import Equations
 from tensorattn.errors import ShapeError
 from tensorattn.ir import Affine, Expr, Extent, Index, Normalise, Position, Product, Reduce, Tensor, Top, children
+from tensorattn.predicates import bringing, brings
 from tensorattn.program import Program
 from tensorattn.sizes import Size
 
@@ -16,8 +17,9 @@ def check_ranges(
     program: Program, axes: Mapping[str, tuple[Size, ...]], sizes: Mapping[str, Size], equations: Equations
 ) -> None:
     """Raises: ShapeError `E-RANGE` for the first affine slot that surely reads outside."""
+    masked = bringing(program)
     for statement in program.statements:
-        for tensor in _unguarded(statement.body):
+        for tensor in _unguarded(statement.body, masked):
             if tensor.name not in axes:
                 continue
             shift = len(tensor.slots) - len(axes[tensor.name])
@@ -84,13 +86,13 @@ def _is_surely_negative(size: Size) -> bool:
     return constant < 0 and all(c < 0 for _, c in shifted.terms)
 
 
-def _unguarded(expr: Expr) -> Iterator[Tensor]:
-    """The tensors whose every tuple is read."""
+def _unguarded(expr: Expr, masked: frozenset[str]) -> Iterator[Tensor]:
+    """The tensors whose every tuple is read; the definitions `masked` bring a predicate."""
     if isinstance(expr, Tensor):
         yield expr
     if isinstance(expr, (Reduce, Normalise, Top)) and expr.where is not None:
         return
-    if isinstance(expr, Product) and any(isinstance(f, Normalise) and f.where is not None for f in expr.factors):
+    if isinstance(expr, Product) and any(brings(factor, masked) for factor in expr.factors):
         return
     for child in children(expr):
-        yield from _unguarded(child)
+        yield from _unguarded(child, masked)

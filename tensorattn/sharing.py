@@ -28,7 +28,7 @@ def sharing(contraction: Contraction, network: Network, after: Order) -> list[Pa
         unions = [sets[a] | sets[b] for a, b in path.pairs]
         steps = zip(made(contraction, path.pairs, unions), path.pairs, strict=True)
         first = len(network.factors)
-        prices = [(m, network.step_price(sets[a], sets[b], sets[first + n])) for n, (m, (a, b)) in enumerate(steps)]
+        prices = [(m, network.pair_price(pair, sets, sets[first + n])) for n, (m, pair) in enumerate(steps)]
         return sum(price for m, price in prices if m not in free)
 
     return sorted({path.pairs: path for path in reversed(found)}.values(), key=price)

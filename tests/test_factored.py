@@ -90,7 +90,7 @@ def drawn(seed):
     return text, sizes, rnd.choice([0.3, 1.0, 10.0, 300.0]), rnd.randrange(2**32)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(st.integers(0, 2**32), st.sampled_from(["numpy", "torch"]), st.sampled_from([np.float32, np.float64]))
 def test_factored_equals_the_reference(seed, library, dtype):
     text, sizes, scale, seed = drawn(seed)
@@ -100,7 +100,8 @@ def test_factored_equals_the_reference(seed, library, dtype):
         evaluate(program, x)
     except (ta.NotationError, ta.PlanError, ta.ShapeError):  # no formula, nothing to factor, a size that is open
         return
-    compared(text, x, library, dtype)
+    exact = 10 * scale**2 if dtype == np.float32 else 10  # a score, up to scale², is rounded to a part of its size
+    compared(text, x, library, dtype, exact)
 
 
 @pytest.mark.parametrize("library", ["numpy", "torch"])

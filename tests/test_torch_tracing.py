@@ -9,6 +9,7 @@ from tensorattn import backends
 from tensorattn.errors import ShapeError
 from tensorattn.ir import Index
 from tensorattn.kernel import (
+    Accumulate,
     Apply,
     CheckRange,
     Contract,
@@ -55,11 +56,12 @@ def everything(left_out=()):
         Fold(register("f", "j"), "max", s),
         Fold(register("f2", "j"), "prod", s),
         SegmentSum(register("h", "i d"), register("g", "j d"), p, Index("j"), Index("i")),
+        Accumulate(register("r", "i d"), y, Index("j"), Index("i"), -1, 1),
         Join(register("a", "a d"), Index("a"), (x, y), axes("i j")),
         View(register("v", "u d"), x, (axes("u"), axes("d"))),
         IfFinite(z, (s,), (Apply(z, "softplus", (s,)),), (Apply(z, "softplus", (s,)),)),
     )
-    outs = ("w", "w2", "w3", "g", "g2", "s2", "l", "f", "f2", "h", "a", "v", "z")
+    outs = ("w", "w2", "w3", "g", "g2", "s2", "l", "f", "f2", "h", "r", "a", "v", "z")
     body = tuple(i for i in body if i.out.name not in left_out)
     written = {i.out.name: i.out for i in body}
     inputs = {"x": ("i d", "float64"), "y": ("j d", "float64"), "p": ("j", "int64")}
