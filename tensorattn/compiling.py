@@ -160,13 +160,13 @@ class Compiled(Described):
         self, named: Mapping[str, Any], values: tuple[Any, ...], watched: str
     ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """The inputs as arrays, and what a specialisation is chosen by: dtypes, ranks of `...`, the watcher."""
-        key = tuple([getattr(v, "dtype", v.__class__) for v in values])
+        key = tuple([_kind(v) for v in values])
         if list in key or tuple in key:
             backend, near = backends.find(named), next((v for v in values if hasattr(v, "ndim")), None)
             values = tuple([backend.as_array(v, near) if isinstance(v, (list, tuple)) else v for v in values])
-            key = tuple([getattr(v, "dtype", v.__class__) for v in values])
+            key = tuple([_kind(v) for v in values])
         if self._batched:
-            key = (*key, *[getattr(v, "ndim", 0) for v in values])
+            key = (*key, *[0 if type(v) in (int, float) else getattr(v, "ndim", 0) for v in values])
         watched = watched or _recorded(values)
         return values, (*key, watched) if watched else key
 
@@ -317,6 +317,13 @@ def _own_code() -> type[Compiled]:
     call.__kwdefaults__ = original.__kwdefaults__
     call.__doc__ = original.__doc__
     return type("Compiled", (Compiled,), {"__slots__": (), "__call__": call, "__module__": __name__})
+
+
+def _kind(value: Any) -> Any:
+    """The dtype of an array, the class of anything else; a number may be a symbol of a tracer."""
+    if type(value) in (bool, int, float):
+        return type(value)
+    return getattr(value, "dtype", value.__class__)
 
 
 def _watched() -> str:

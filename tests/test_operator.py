@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch._dynamo.testing
 
 import tensorattn as ta
 
@@ -161,3 +162,17 @@ def test_the_operator_is_well_registered() -> None:
     torch.library.opcheck(
         run, (key, tensors), test_utils=("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
     )
+
+
+def test_a_number_that_grows_is_no_new_graph() -> None:
+    torch._dynamo.reset()
+    attend = ta.compile("y^mu_n = softmax[nu : nu <= mu + start](q^mu_i k^nu_i) v^nu_n")
+    graphs = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    traced = torch.compile(
+        lambda q, k, v, start: attend(q=q, k=k, v=v, start=start), fullgraph=True, dynamic=True, backend=graphs
+    )
+    make = torch.Generator().manual_seed(3)
+    for length in (4, 5, 6, 7, 8):
+        q, k, v = (torch.randn(s, generator=make) for s in ((2, 3), (length, 3), (length, 3)))
+        torch.testing.assert_close(traced(q, k, v, length - 2), attend(q=q, k=k, v=v, start=length - 2))
+    assert graphs.frame_count == 1
