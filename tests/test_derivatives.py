@@ -75,3 +75,26 @@ def test_random_programs(example: Example) -> None:
     }
     assume(operators.operation(example.text, tensors, example.names, example.sizes) is not None)
     check(example.text, tensors, example.names, example.sizes)
+
+
+MASKED = {
+    "bias": "y^mu_n = softmax[nu : nu <= mu](q^mu_i k^nu_i + b^<mu nu>) v^nu_n",
+    "window": "y^mu_n = softmax[nu : mu - 2 <= nu and nu <= mu + 1](q^mu_i k^nu_i + b^<mu nu>) v^nu_n",
+    "chain": "y^mu_n = softmax[nu rho tau : nu < rho and rho < tau and tau <= mu](q^mu_i k^nu_i p^rho_i l^tau_i)"
+    " v^nu_n w^rho_n",
+    "documents": "y^mu_n = softmax[nu : d_mu == e_nu and nu <= mu](q^mu_i k^nu_i) v^nu_n",
+    "nested": "c^<mu nu>_n = softmax[rho : rho <= nu](q^mu_i k^nu_i p^rho_i) w^rho_n\n"
+    "y^mu_n = softmax[nu : nu <= mu](c^<mu nu>_n z_n) c^<mu nu>_n",
+    "largest": "y^mu = max[nu : nu <= mu](q^mu_i k^nu_i + b^<mu nu>)",
+    "plain": "y^mu_n = sum[nu : nu <= mu](relu(q^mu_i k^nu_i + b^<mu nu>) v^nu_n)",
+}
+LENGTHS = {"q": (6, 3), "k": (7, 3), "v": (7, 2), "b": (6, 7), "p": (4, 3), "l": (5, 3), "w": (4, 2), "z": (2,)}
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_masks_whose_dead_tiles_are_skipped(name: str) -> None:
+    make = torch.Generator().manual_seed(0)
+    tensors = {n: torch.randn(s, generator=make, dtype=torch.float64) for n, s in LENGTHS.items()}
+    tensors |= {"d": torch.tensor([0, 0, 1, 1, 2, 2]), "e": torch.tensor([0, 0, 1, 1, 1, 2, 2])}
+    inputs = ta.parse(MASKED[name]).inputs
+    check(MASKED[name], {n: x for n, x in tensors.items() if n in inputs})
