@@ -81,14 +81,24 @@ MASKED = {
     "bias": "y^mu_n = softmax[nu : nu <= mu](q^mu_i k^nu_i + b^<mu nu>) v^nu_n",
     "window": "y^mu_n = softmax[nu : mu - 2 <= nu and nu <= mu + 1](q^mu_i k^nu_i + b^<mu nu>) v^nu_n",
     "chain": "y^mu_n = softmax[nu rho tau : nu < rho and rho < tau and tau <= mu](q^mu_i k^nu_i p^rho_i l^tau_i)"
-    " v^nu_n w^rho_n",
+    " v^nu_n w^rho_n u^tau_n",
     "documents": "y^mu_n = softmax[nu : d_mu == e_nu and nu <= mu](q^mu_i k^nu_i) v^nu_n",
     "nested": "c^<mu nu>_n = softmax[rho : rho <= nu](q^mu_i k^nu_i p^rho_i) w^rho_n\n"
     "y^mu_n = softmax[nu : nu <= mu](c^<mu nu>_n z_n) c^<mu nu>_n",
     "largest": "y^mu = max[nu : nu <= mu](q^mu_i k^nu_i + b^<mu nu>)",
     "plain": "y^mu_n = sum[nu : nu <= mu](relu(q^mu_i k^nu_i + b^<mu nu>) v^nu_n)",
 }
-LENGTHS = {"q": (6, 3), "k": (7, 3), "v": (7, 2), "b": (6, 7), "p": (4, 3), "l": (5, 3), "w": (4, 2), "z": (2,)}
+LENGTHS = {
+    "q": (6, 3),
+    "k": (7, 3),
+    "v": (7, 2),
+    "b": (6, 7),
+    "p": (4, 3),
+    "l": (5, 3),
+    "w": (4, 2),
+    "u": (5, 2),
+    "z": (2,),
+}
 
 
 @pytest.mark.parametrize("name", MASKED)
