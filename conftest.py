@@ -7,7 +7,9 @@ import doctest
 import os
 import shlex
 from pathlib import Path
+from unittest.mock import patch
 
+import pytest
 from sybil import Sybil
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser, SkipParser
 
@@ -23,6 +25,17 @@ def pytest_configure(config):
     global UPDATE
     UPDATE = config.getoption("--update-golden")
     os.environ.update(NO_COLOR="1", COLUMNS="200")  # help and errors of the command line: plain, and not wrapped
+
+
+def _of_base_e():
+    """NumPy's exponentials as on a processor without AVX-512, so that what is printed is the same on every machine."""
+    return patch("tensorattn.backends.numpy.exponential_base", lambda: "e")
+
+
+@pytest.fixture
+def base_e():
+    with _of_base_e():
+        yield
 
 
 def run_console(example):
@@ -43,7 +56,8 @@ def _output(command):
 
     program, *arguments = shlex.split(command)
     assert program == "tensorattn", f"only tensorattn runs in these pages, not {program}"
-    result = CliRunner().invoke(main, arguments)
+    with _of_base_e():
+        result = CliRunner().invoke(main, arguments)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return "".join(f"{line.rstrip()}\n" for line in result.output.rstrip("\n").splitlines())

@@ -136,7 +136,8 @@ class Described:
             self._check_known(program, dict(reads))
         dtypes = {n: known[n] for n in self.inputs}
         library = backends.get(backend)
-        on, base = machine(library.name), library.exponential_base()
+        base = library.exponential_base()
+        on = machine(library.name, base)
         case = Case(program, self._request.outputs, dtypes, reads, given or None, on, base)
         complete = given.keys() >= set(index_names(program))  # a budget is for actual sizes
         return choose(case, self._request.asked(budgeted=complete), thorough=thorough)

@@ -5,14 +5,14 @@ time = FLOPs of contractions / GEMM rate + exps / exp rate + bytes / bandwidth +
 Bytes count at the rate of the cache where every array of an instruction is small enough, else at that of memory, where
 writing costs more than reading because the array is new: the system maps large arrays anew, page by page. The rounds of
 a loop use the same memory again, so that larger arrays stay in cache. On a GPU the terms overlap: their maximum.
-The rates were measured once, one thread, and are the same everywhere: a plan depends on sizes alone, never on what else
-the machine does. What matters is their proportion, which differs little between machines.
+The rates were measured once, one thread: a plan depends on sizes and the kind of processor, never on what else the
+machine does. What matters is their proportion, which differs little between machines of one kind.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from tensorattn.cost import bytes_moved, exps, flops
@@ -69,6 +69,8 @@ NUMPY = Machine(
     reused=16 << 20,
     call=1e-6,
 )
+# ... with AVX-512, where NumPy's exponentials are vectorised and base 2 is the faster one.
+NUMPY_BASE_2 = replace(NUMPY, rates={"float32": Rates(107e9, 2.2e9, 4.7e9), "float64": Rates(51e9, 1.0e9, 1.4e9)})
 TORCH = Machine(
     "torch",
     {"float32": Rates(60e9, 0.97e9, 1.9e9), "float64": Rates(30e9, 0.38e9, 0.5e9)},
@@ -91,12 +93,14 @@ GPU = Machine(
     call=6e-6,
     overlaps=True,
 )
-MACHINES = MappingProxyType({"numpy": NUMPY, "torch": TORCH, "torch gpu": GPU})
+MACHINES = MappingProxyType({"numpy": NUMPY, "numpy base 2": NUMPY_BASE_2, "torch": TORCH, "torch gpu": GPU})
 
 
-def machine(backend: str, device: str = "cpu") -> Machine:
-    """The machine that arrays of this library on this device are computed on."""
-    return MACHINES.get(backend if device.startswith("cpu") else f"{backend} gpu", TORCH)
+def machine(backend: str, base: str, device: str = "cpu") -> Machine:
+    """The machine that arrays of this library on this device are computed on; `base`: of its faster exponential."""
+    if not device.startswith("cpu"):
+        return MACHINES.get(f"{backend} gpu", TORCH)
+    return MACHINES.get(f"{backend} base {base}") or MACHINES.get(backend, TORCH)
 
 
 @dataclass(frozen=True, slots=True)

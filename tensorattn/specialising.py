@@ -69,7 +69,8 @@ def specialise(
     """
     program = expand(request.program, batch_rank(request.program, ranks))
     reads = size_reads(program, request.sizes)
-    on, base = machine(backend.name, device), backend.exponential_base()
+    base = backend.exponential_base()
+    on = machine(backend.name, base, device)
     case = Case(program, request.outputs, dtypes, reads, sizes, on, base, recorded=watched == RECORDED)
     operation = _operation(request, backend, dtypes, ranks, sizes) if watched and request.plan != "dense" else None
     recorded = watched == RECORDED and operation is None

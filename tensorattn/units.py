@@ -106,7 +106,8 @@ class Unit:
     def planned(self, backend: str, sizes: Mapping[str, int], device: str = "cpu") -> Kernel:
         """The kernel with the loops that pay at these sizes. Raises: BudgetError."""
         plan = replace(self.plan, nominal=tuple(sizes.items()))
-        on, base = machine(backend, device), backends.get(backend).exponential_base()
+        base = backends.get(backend).exponential_base()
+        on = machine(backend, base, device)
         draft = Draft(plan, rebased(self.kernel, base))
         case = Case(plan.program, plan.outputs, self.dtypes, self.kernel.sizes, sizes, on, base, given=draft)
         try:

@@ -270,6 +270,7 @@ def explained():
     yield "no weights", ta.compile("y_<i l> = A_<i j> B_<j k> C_<k l>").explain(i=5, j=6, k=7, l=8)
 
 
+@pytest.mark.usefixtures("base_e")
 def test_plans_in_words(pytestconfig):
     text = "\n\n".join(f"== {name}\n{words}" for name, words in explained())
     goldens.agree("explained.txt", text + "\n", pytestconfig)

@@ -42,6 +42,7 @@ def stages(name: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+@pytest.mark.usefixtures("base_e")
 @pytest.mark.parametrize("name", FORMULAS)
 def test_every_stage(name: str, pytestconfig: pytest.Config) -> None:
     goldens.agree(f"stages/{name}.txt", stages(name), pytestconfig)
