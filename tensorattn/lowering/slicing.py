@@ -108,15 +108,35 @@ def _around(flow: Flow, start: set[int], axis: Index, large: set[int]) -> set[in
 def _narrowed(flow: Flow, loop: set[int], axis: Index) -> set[int]:
     """With what makes less of a result while it is at hand: the sums over other axes."""
     loop = set(loop)
-    for number in range(min(loop), len(flow.body)):
-        if number in loop or not _may_run(flow, number, axis):
-            continue
-        read = [r for r in reads(flow.body[number]) if flow.makers.get(r.name) in loop]
-        only = all(flow.users[r.name] == {number} and r.name not in flow.results for r in read)
-        only = only and all(axis in r.axes for r in read)
-        if read and only and flow.entries(flow.out(number).axes) < sum(flow.entries(r.axes) for r in read):
-            loop.add(number)
+    for number in sorted(loop):
+        if axis in flow.out(number).axes and flow.kept(number, loop) and flow.out(number).name not in flow.results:
+            loop |= _lessened(flow, number, loop, axis)
     return loop
+
+
+def _lessened(flow: Flow, number: int, loop: set[int], axis: Index) -> set[int]:
+    """All that is made of a result down to what is smaller; nothing where that is not less in all."""
+    whole = flow.entries(flow.out(number).axes)
+    found: set[int] = set()
+    ends, queue = 0, [number]
+    while queue:
+        for user in flow.users[flow.out(queue.pop()).name] - loop - found:
+            if not _may_run(flow, user, axis) or any(axis not in r.axes for r in _made(flow, user, loop | found)):
+                return set()
+            found.add(user)
+            size = flow.entries(flow.out(user).axes)
+            if size < whole:
+                ends += size
+            elif flow.out(user).name in flow.results or not flow.may_move(user, axis):
+                return set()
+            else:
+                queue.append(user)
+    return found if ends < whole else set()
+
+
+def _made(flow: Flow, number: int, loop: set[int]) -> list[Register]:
+    """What an instruction reads of a loop."""
+    return [r for r in reads(flow.body[number]) if flow.makers.get(r.name) in loop]
 
 
 def sliced(flow: Flow, found: Region, tile: TileRule, inside: Inside) -> tuple[Instruction, ...]:
