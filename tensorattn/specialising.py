@@ -75,6 +75,8 @@ def specialise(
     operation = _operation(request, backend, dtypes, ranks, sizes) if watched and request.plan != "dense" else None
     recorded = watched == RECORDED and operation is None
     chosen = choose(case, request.asked(recorded=recorded, traced=watched == TRACED))
+    if operation and chosen.plan.program != case.dense.plan.program:  # only loops change it: over ordered tuples
+        operation = _operation(request, backend, dtypes, ranks, sizes, halved=True) or operation
     scalars = frozenset(n for n in program.inputs if n not in ranks)
     budget = None
     if request.memory is not None and sizes is not None:
@@ -98,12 +100,14 @@ def _operation(
     dtypes: Mapping[str, str],
     ranks: Mapping[str, int],
     sizes: Mapping[str, int] | None,
+    *,
+    halved: bool = False,
 ) -> Callable[..., tuple[Any, ...]] | None:
     """The program as one operator with all its derivatives; None where it has some that no kernel computes."""
     program = request.program
     plan = request.plan if request.plan in PLANS and request.plan != "factored" else "auto"
     rank = batch_rank(program, ranks)
-    key = key_of(program, request.outputs, request.sizes, dtypes, rank, sizes, plan, request.memory)
+    key = key_of(program, request.outputs, request.sizes, dtypes, rank, sizes, plan, request.memory, halved=halved)
     try:
         check_derivatives(key)
     except RefusalError:

@@ -149,13 +149,16 @@ def length(size: Size, sizes: Mapping[str, Any]) -> Any:
 
 def key_of(
     program: Program, outputs: Sequence[str], sizes: Mapping[str, int], dtypes: Mapping[str, str], rank: int,
-    hints: Mapping[str, int] | None, plan: Any, memory: int | None,
+    hints: Mapping[str, int] | None, plan: Any, memory: int | None, *, halved: bool = False,
 ) -> str:  # fmt: skip
-    """The key of a program: `rank` axes stand for `...`; `hints`: sizes for which contractions are ordered."""
+    """The key of a program: `rank` axes stand for `...`; `hints`: sizes for which contractions are ordered.
+
+    `halved`: a symmetric softmax runs over ordered tuples, in loops that leave out the others.
+    """
     return json.dumps(
         dict(
             program=str(program), outputs=list(outputs), sizes=dict(sizes), dtypes=dict(dtypes), rank=rank,
-            hints=None if hints is None else dict(hints), plan=plan, memory=memory, steps=[],
+            hints=None if hints is None else dict(hints), plan=plan, memory=memory, halved=halved, steps=[],
         ),
         ensure_ascii=True,
     )  # fmt: skip
@@ -192,8 +195,9 @@ def check_derivatives(key: str) -> None:
 def _first(key: str, read: Mapping[str, Any]) -> Unit:
     program = with_origins(expand(as_program(read["program"]), read["rank"]))
     reads = size_reads(program, read["sizes"])
-    plan = make_plan(program, tuple(read["outputs"]), read["hints"])
-    made = lower(plan, read["dtypes"], reads)
+    halved = read["halved"]
+    plan = make_plan(program, tuple(read["outputs"]), read["hints"], ordered=halved)
+    made = lower(replace(plan, kind="streamed") if halved else plan, read["dtypes"], reads)
     kernel = laid_out(unified(replace(made, body=opened(made.body))))
     asked = Asked(read["plan"], read["memory"])
     return Unit(key, kernel, plan, read["dtypes"], asked)

@@ -17,7 +17,7 @@ Function = Callable[..., tuple[torch.Tensor, ...]]
 
 def operation(
     text: str, tensors: Mapping[str, torch.Tensor], outputs: Sequence[str] = (), sizes: Mapping[str, int] | None = None,
-    plan: str = "streamed",
+    plan: str = "streamed", *, halved: bool = False,
 ) -> Function | None:  # fmt: skip
     """The operator of a program as a function of its inputs by name; None where it has no derivative."""
     program = ta.parse(text)
@@ -25,7 +25,7 @@ def operation(
     used = ta.compile(program, outputs=names, sizes=sizes).used
     dtypes = {n: str(x.dtype).removeprefix("torch.") for n, x in tensors.items()}
     rank = batch_rank(used, {n: x.ndim for n, x in tensors.items()})
-    key = units.key_of(used, names, sizes or {}, dtypes, rank, None, plan, None)
+    key = units.key_of(used, names, sizes or {}, dtypes, rank, None, plan, None, halved=halved)
     try:
         units.check_derivatives(key)
     except RefusalError:

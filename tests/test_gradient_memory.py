@@ -17,6 +17,8 @@ y^<h mu>_n = W^<h mu bar(nu : nu <= mu)> v^<h nu>_n"""
 BIASED = """W^<h r mu nu> = q^<h r mu>_i k^<h r nu>_i + B^<h mu nu>
 y^<h r mu>_n = W^<h r mu bar(nu)> v^<h r nu>_n"""
 CAPPED = "y^mu_n = softmax[nu rho](3 tanh(k^mu_i q^nu_i r^rho_i / 3)) a^nu_n b^rho_n"
+SYMMETRIC = """W^<mu nu rho> = k^mu_i q^nu_i q^rho_i / sqrt(|i|)
+y^mu_n = W^<mu bar(nu rho)> a^nu_n b^rho_n"""
 NESTED = """c^<mu nu>_n = softmax[rho](q^mu_i k^rho_i + t^nu_i k^rho_i) v^rho_n
 y^mu_n = softmax[nu](c^<mu nu>_n u_n) w^nu_n"""
 # the index sizes, the axes of the weights, and those of what is kept: log Σ exp, results that are read again
@@ -26,6 +28,7 @@ CASES = {
     CAUSAL: (dict(h=16, mu=700, nu=700, i=8, n=8), "h mu nu", ["h mu"]),
     BIASED: (dict(h=2, r=80, mu=200, nu=200, i=8, n=8), "h r mu nu", ["h r mu"]),
     CAPPED: (JOINT_SIZES, "mu nu rho", ["mu"]),
+    SYMMETRIC: (dict(mu=200, nu=190, rho=190, i=8, n=8), "mu nu nu", ["mu", "mu n", "mu"]),
     NESTED: (dict(mu=150, nu=200, rho=180, i=6, n=6), "mu nu rho", ["mu nu", "mu nu n", "mu", "mu n"]),
 }
 TILES = 12 << 20  # bytes: arrays of 1 MB a tile, and what a predicate makes of positions
@@ -53,7 +56,7 @@ def kept_bytes(compiled: ta.Compiled, inputs: dict[str, torch.Tensor]) -> int:
     return sum(size for place, size in kept.items() if place not in own)
 
 
-@pytest.mark.parametrize("formula", CASES, ids=["joint", "causal", "biased", "capped", "nested"])
+@pytest.mark.parametrize("formula", CASES, ids=["joint", "causal", "biased", "capped", "symmetric", "nested"])
 def test_nothing_of_the_size_of_the_weights_is_kept_or_built(formula: str) -> None:
     sizes, axes, kept = CASES[formula]
     compiled = ta.compile(formula, plan="streamed")
