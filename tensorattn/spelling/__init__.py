@@ -1,0 +1,1 @@
+"""The spellings people use, each read to the same tree and written from the same IR."""
