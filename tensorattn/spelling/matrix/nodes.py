@@ -55,7 +55,7 @@ class Apply:
 
     function: Word
     arguments: tuple["Formula", ...]
-    axes: tuple[Word, ...]
+    axes: tuple[str, ...]
     span: Span
 
 

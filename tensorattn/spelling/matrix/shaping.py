@@ -182,6 +182,8 @@ class Shaper:
         if not (base.is_scalar and exponent.is_scalar):
             shown = self.text(node.base.span)
             hint = f"write {shown} {shown} for the matrix product, {shown} ⊙ {shown} (\\odot) for the square of entries"
+            if isinstance(node.exponent, n.Sum):
+                hint = "an inverse is no formula of indices: compute it before and declare it as an input"
             if isinstance(node.exponent, n.Literal) and isinstance(node.base, n.Word):
                 hint += f"; a label is part of the name: {node.base.text}{node.exponent.value}"
             self.refuse("E-POWER", "a power of what is no scalar has several readings", node.span, hint)
@@ -219,7 +221,7 @@ class Shaper:
         axis = body.columns if body.columns is not None else body.rows
         if node.axes:
             (named,) = node.axes
-            axis = next((a for a in body.axes if self.axes.name_of(a) == named.text), None)
+            axis = next((a for a in body.axes if self.axes.name_of(a) == named), None)
         if axis is None:
             shown = self.algebra.shape(body)
             hint = "the argument is a matrix or a vector; other axes are named in index form: softmax[j](…)"

@@ -5,20 +5,23 @@ from __future__ import annotations
 import re
 
 from tensorattn.ir import FUNCTIONS, NORMALISERS, REDUCTIONS
+from tensorattn.spelling.macros import ALIASES
 from tensorattn.spelling.matrix.nodes import Word
 
 ENTRYWISE = frozenset(FUNCTIONS) - {"maximum", "minimum", "where", "uniform"}
 OVER_AN_AXIS = (frozenset(NORMALISERS) | {"softmax1"}) - {"entmax"}
 WITHOUT_AN_AXIS = frozenset({*REDUCTIONS, "entmax", "top", "argmax", "argmin", "norm", "var", "std"})
 JOINING = frozenset({"cat", "concat", "concatenate", "concatenation", "stack", "hstack", "vstack"})
-_OTHER_NAMES = {"leakyrelu": "leaky_relu", "abs": "abs", "logistic": "sigmoid", "swish": "silu"}
+_OTHER_NAMES = {**{name.lower(): said for name, said in ALIASES.items()}, "logistic": "sigmoid", "swish": "silu"}
 
-TRANSPOSES = frozenset({"T", "⊤", "ᵀ", "\\top", "\\intercal", "\\mathsf T", "⊺"})
 OPERATORS = {
     "*": "*", "×": "*", "\\times": "*", "·": "·", "⋅": "·", "\\cdot": "·", "\\cdotp": "·", "@": "@", "/": "/",
     "\\div": "/", "⊙": "⊙", "\\odot": "⊙",
 }  # fmt: skip
 UNCLEAR = {
+    ".": "write · or nothing between the factors",
+    "•": "write · or nothing between the factors",
+    "\\bullet": "write \\cdot or nothing between the factors",
     "∘": "write ⊙ (\\odot) for the product of the entries, a space for the matrix product",
     "\\circ": "write \\odot for the product of the entries, a space for the matrix product",
     "⊗": "write x y^T for the outer product of vectors, index form for others: a_i b_j",
@@ -29,14 +32,6 @@ UNCLEAR = {
     "∑": "write the sum as a product, or in index form: sum[j](A_<i j>)",
     "\\prod": "write it in index form: prod[j](A_<i j>)",
 }
-STYLES = frozenset(
-    r"\mathbf \mathrm \mathit \mathsf \mathtt \boldsymbol \bm \pmb \text \textbf \textrm \textit \textsf \texttt "
-    r"\operatorname \vec \mathop \mbox \textnormal".split()
-)
-MARKS = {
-    "\\bar": "bar", "\\overline": "bar", "\\tilde": "tilde", "\\widetilde": "tilde", "\\hat": "hat", "\\widehat": "hat",
-}  # fmt: skip
-FRACTIONS = frozenset(r"\frac \dfrac \tfrac \cfrac \nicefrac".split())
 _SIZES = re.compile(r"d|D|dim|d(k|v|q|h|model|head|in|out)")
 
 
