@@ -146,7 +146,11 @@ _CODES: dict[str, Condition] = {
         "y_i = beta * (a_i + b_i)",
     ),
     "E-AXIS": _texts("a binder names no axis", "y_i = softmax(A_<i j>) x_j", "y_i = softmax[j](A_<i j>) x_j"),
-    "E-MATRIX": _texts("a transpose stands where axes have names", "Y = Q K^T", "Y_<i j> = Q_<i d> K_<j d>"),
+    "E-MATRIX": _texts(
+        "a matrix formula names no axes, or the axes declared for it do not fit",
+        "Y = Q K^T",
+        "Y_<i j> = Q_<i d> K_<j d>",
+    ),
     "E-SEP": _texts(
         "a group of several slots with arithmetic lacks commas",
         "A_<h i j> = R_<h i-j+3> ones_j",

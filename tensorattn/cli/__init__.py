@@ -62,7 +62,7 @@ def _compile(
 @arguments.shapes_option
 @click.option("--strict", is_flag=True, help="Warnings are errors.")
 @arguments.format_option
-def check(formula: str, sizes: dict[str, int], shapes: dict[str, str], strict: bool, form: str) -> None:
+def check(formula: arguments.Given, sizes: dict[str, int], shapes: dict[str, str], strict: bool, form: str) -> None:
     """Check a formula: the size of every index, the outputs, the equations proved and required."""
     from tensorattn.cli.checked import check_with_sizes, checked_data, checked_text
 
@@ -74,7 +74,7 @@ def check(formula: str, sizes: dict[str, int], shapes: dict[str, str], strict: b
 
 
 def _planned(
-    formula: str,
+    formula: arguments.Given,
     sizes: dict[str, int],
     outputs: tuple[str, ...] | None,
     plan: str | dict[str, str],
@@ -119,7 +119,7 @@ def cost(sizes: dict[str, int], form: str, **asked: Any) -> None:
 @click.option("--wrt", multiple=True, required=True, metavar="INPUT", help="Differentiate by this input; repeatable.")
 @click.option("-o", "--output", multiple=True, metavar="NAME", help="Differentiate this statement; default: the last.")
 @arguments.format_option
-def grad(formula: str, wrt: tuple[str, ...], output: tuple[str, ...], form: str) -> None:
+def grad(formula: arguments.Given, wrt: tuple[str, ...], output: tuple[str, ...], form: str) -> None:
     """Print the vector-Jacobian product of a formula, as a formula."""
     import tensorattn
 
@@ -149,7 +149,7 @@ def grad(formula: str, wrt: tuple[str, ...], output: tuple[str, ...], form: str)
 @arguments.backend_option
 @arguments.format_option
 def run(
-    formula: str,
+    formula: arguments.Given,
     inputs: tuple[str, ...],
     target: str | None,
     sizes: dict[str, int],
@@ -183,7 +183,7 @@ def run(
 @arguments.backend_option
 @arguments.format_option
 def emit(
-    formula: str,
+    formula: arguments.Given,
     sizes: dict[str, int],
     outputs: tuple[str, ...] | None,
     plan: str | dict[str, str],
@@ -213,7 +213,7 @@ def emit(
 @arguments.backend_option
 @arguments.format_option
 def show(
-    formula: str,
+    formula: arguments.Given,
     stage: arguments.Stage,
     sizes: dict[str, int],
     outputs: tuple[str, ...] | None,
@@ -224,5 +224,5 @@ def show(
     from tensorattn.cli.stages import stage_text
 
     with _diagnosed(form):
-        text = stage_text(arguments.read_source(formula), stage, sizes, outputs, backend)
+        text = stage_text(arguments.read_program(formula), stage, sizes, outputs, backend)
         report_data(form, text.rstrip("\n"), {"stage": stage, "text": text})

@@ -8,6 +8,7 @@ from typing import assert_never
 
 from tensorattn.cli.arguments import Stage, open_sizes
 from tensorattn.ir import Index
+from tensorattn.program import Program
 from tensorattn.sizes import Size
 from tensorattn.source import Source
 from tensorattn.tree import Name
@@ -16,20 +17,22 @@ WIDEST = 100  # characters of a line
 
 
 def stage_text(
-    source: Source, stage: Stage, sizes: Mapping[str, int], outputs: tuple[str, ...] | None, backend: str
+    program: Program, stage: Stage, sizes: Mapping[str, int], outputs: tuple[str, ...] | None, backend: str
 ) -> str:
-    """One stage of the formula in `source`.
+    """One stage of a program; its tree is that of the text it was read from, or of its index form.
 
-    Raises: TensorattnError where the formula is refused.
+    Raises: TensorattnError.
     """
     import tensorattn
     from tensorattn.parsing import parse_tree
 
-    program = tensorattn.parse(source.text, name=source.name)
     match stage:
         case "text":
             return str(program)
         case "tree":
+            source = program.source
+            if source is None or source.spelling in ("matrix", "einsum"):
+                source = Source(str(program))
             return "\n".join(line for statement in parse_tree(source) for line in outline(statement))
         case "ir":
             return "\n".join(line for statement in program.statements for line in outline(statement))

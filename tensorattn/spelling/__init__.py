@@ -9,7 +9,7 @@ from tensorattn.source import Source
 from tensorattn.spelling.origins import Reading
 from tensorattn.spelling.tex import is_tex
 
-SPELLINGS = ("ascii", "unicode", "latex")
+SPELLINGS = ("ascii", "unicode", "latex", "matrix", "einsum")  # the last two have readers of their own
 
 
 def spelling_of(source: Source) -> str:

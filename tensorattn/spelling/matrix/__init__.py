@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count
 from typing import Any
@@ -12,7 +12,7 @@ from tensorattn.errors import BindingError, NotationError, suggest
 from tensorattn.program import Program
 from tensorattn.resolving import BARE, resolve
 from tensorattn.scanning import RESERVED
-from tensorattn.source import Source
+from tensorattn.source import Source, Span
 from tensorattn.spelling.matrix import nodes as n
 from tensorattn.spelling.matrix.declaring import Declared, declared
 from tensorattn.spelling.matrix.parsing import parse_matrix
@@ -39,6 +39,34 @@ def read_matrix(source: Source, axes: Mapping[str, Any]) -> Program:
     return _resolved(source, statements, shaper)
 
 
+def without_axes(source: Source) -> NotationError:
+    """The refusal of a matrix formula whose axes are not declared: it shows the index form to copy."""
+    try:
+        statements, shaper = _shaped(source, None)
+    except NotationError as error:
+        return error
+    spans = [statements[0].node.span]
+    return _explained(source, _index_form(source, statements, shaper), spans)
+
+
+def explained(source: Source, refused: NotationError) -> NotationError:
+    """The refusal itself, or, where the text is a matrix formula, one that shows its index form."""
+    codes = {refused.code, *(other.code for other in refused.others)}
+    if not codes & {"E-MATRIX", "E-AXIS"}:
+        return refused
+    try:
+        statements, shaper = _shaped(source, None)
+        if any(s.node.target and s.node.target.scripts for s in statements) or not (
+            "E-MATRIX" in codes or shaper.is_plain
+        ):
+            return refused
+        form = _index_form(source, statements, shaper)
+    except NotationError:
+        return refused
+    marked = next(e for e in (refused, *refused.others) if e.code in ("E-MATRIX", "E-AXIS"))
+    return _explained(source, form, marked.spans)
+
+
 @dataclass(frozen=True, slots=True)
 class IndexForm:
     """What a matrix formula without axes may mean: the formula in index form, and the axes that say the same."""
@@ -47,19 +75,20 @@ class IndexForm:
     axes: dict[str, str]
 
 
-def index_form(source: Source) -> IndexForm | None:
-    """The index form of a matrix formula, axes invented: capitals are matrices, small letters vectors.
+def _index_form(source: Source, statements: list[_Shaped], shaper: Shaper) -> IndexForm:
+    """The index form with axes invented: capitals are matrices, small letters vectors, words scalars."""
+    program = _resolved(source, statements, shaper)
+    kinds = {name: shaper.known[name].kinds for name in program.inputs}
+    names = {name: " ".join(shaper.axes.names[shaper.axes.root(k)] for k in of) for name, of in kinds.items()}
+    return IndexForm(str(program), names)
 
-    None where the text is no matrix formula.
-    """
-    try:
-        statements, shaper = _shaped(source, None)
-        program = _resolved(source, statements, shaper)
-    except NotationError:
-        return None
-    inputs = {name: shaper.known[name] for name in program.inputs}
-    return IndexForm(str(program), {name: " ".join(shaper.axes.names[shaper.axes.root(k)] for k in of.kinds)
-                                    for name, of in inputs.items()})  # fmt: skip
+
+def _explained(source: Source, form: IndexForm, spans: Sequence[Span]) -> NotationError:
+    facts = ["with invented names of axes it says:", *(f"  {line}" for line in form.formula.splitlines())]
+    declared = ", ".join(f'"{name}": "{axes}"' for name, axes in form.axes.items())
+    hint = f"copy that, or declare the axes: ta.parse(…, axes={{{declared}}})"
+    what = "a matrix formula names no axes, so it does not say what is summed"
+    return NotationError("E-MATRIX", what, source=source, spans=spans, facts=facts, hint=hint)
 
 
 @dataclass(frozen=True, slots=True)

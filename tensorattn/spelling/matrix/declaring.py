@@ -51,7 +51,7 @@ def _name(given: object) -> tuple[str, str]:
     """The plain name, and its scripts as `_q` and `^q`."""
     if not isinstance(given, str):
         raise BindingError("E-MATRIX", f"{given!r} is no name of an input", hint=_HINT)
-    text = re.sub(r"\\(?:mathbf|mathrm|text|mathit|boldsymbol)\b|[{}()\s]", "", given)
+    text = re.sub(r"\\(?:mathbf|mathrm|text|mathit|boldsymbol)\b|[{}()]", "", given).strip()
     text = re.sub(r"\\[A-Za-z]+", lambda m: GREEK_MACROS.get(m.group(), m.group()), text)
     text = "".join(GREEK_LETTERS.get(c, c) for c in text)
     scripts = re.findall(r"[_^][A-Za-z0-9]+", text)

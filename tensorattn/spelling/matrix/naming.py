@@ -105,7 +105,7 @@ class WordReader:
                 self.refuse("E-SYMBOL", what, Span(start, self.cursor.behind), f"write {node.text}{{W}}")
             name = shown + macros.MARKS.get(node.text, "")
             return n.Word(name + self._primes(), Span(start, self.cursor.behind))
-        if words.function_of(node.text[1:]):
+        if node.text not in words.UNCLEAR and words.function_of(node.text[1:]):
             self.cursor.take()
             return n.Word(node.text[1:], Span(start, self.cursor.behind))
         return None
@@ -145,16 +145,17 @@ class WordReader:
         node = self.cursor.argument()
         if node is None:
             self.refuse("E-SYNTAX", f"`{mark.text}` stands before nothing", mark.span, "write W_q or W^{q}")
-        if not self.is_tex and node.kind == "char" and node.text.isalnum():
+        if not self.is_tex and _LABEL.fullmatch(node.text):
             shown = node.text
-            while (after := self.cursor.peek()) and not after.spaced and after.kind == "char" and after.text.isalnum():
+            while (after := self.cursor.peek()) and not after.spaced and _LABEL.fullmatch(after.text):
                 shown += self.cursor.take().text
         else:
             shown = plain(node).strip("()")
         shown = GREEK_MACROS.get(shown, shown)
         if not _LABEL.fullmatch(shown):
             what = f"`{self.text(mark.span | node.span)}` is no label of a name"
-            self.refuse("E-LABEL", what, mark.span | node.span, "a label is letters and digits, e.g. W_q or W^{q}")
+            hint = "a label is letters and digits, e.g. W_q or W^{q}; in a matrix formula names have no indices"
+            self.refuse("E-LABEL", what, mark.span | node.span, hint)
         return shown
 
 

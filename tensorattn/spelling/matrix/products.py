@@ -94,7 +94,7 @@ class Algebra:
         vector, name = (left, a) if left.is_vector else (right, b)
         side = "left" if vector is left else "right"
         kind = "column" if vector.columns is None else "row"
-        hint = f"transpose it: ({name})^T, or change the order of the factors"
+        hint = "a row stands on the left of a matrix, a column on its right: transpose it, or change the order"
         self.refuse(f"`{name}` is a {kind} and stands on the {side} of a matrix", [left, right], hint)
 
     def _joined(
@@ -114,7 +114,8 @@ class Algebra:
             tree = t.Binding("sum", (name,), None, (), tree, span)
             repeated, doubled = repeated | doubled, frozenset()
         flexible = (left.flexible and right.is_scalar) or (right.flexible and left.is_scalar)
-        return Value(tree, span, rows, columns, lead, batch, flexible, contracted, repeated, doubled)
+        implied = rows is None and columns is not None and (left.implied or right.implied)
+        return Value(tree, span, rows, columns, lead, batch, flexible, implied, contracted, repeated, doubled)
 
     def _early(self, axis: int, repeated: Iterable[int]) -> bool:
         return self.axes.find(axis) in {self.axes.find(r) for r in repeated}
@@ -150,7 +151,8 @@ class Algebra:
                       for sign, v in zip(signs, values, strict=True))  # fmt: skip
         contracted = tuple(c for v in values for c in v.contracted)
         repeated = frozenset().union(*(v.early for v in values))
-        return Value(t.SumNode(terms, span), span, rows, columns, lead, batch, flexible, contracted, repeated)
+        implied = rows is None and any(v.implied for v in values)
+        return Value(t.SumNode(terms, span), span, rows, columns, lead, batch, flexible, implied, contracted, repeated)
 
     def _aligned(self, values: Sequence[Value], operator: str) -> tuple[int | None, int | None, bool]:
         """The rows and columns of values joined entry by entry; their axes become one."""
@@ -184,7 +186,8 @@ class Algebra:
         if len(fitting) > 1:
             a, b = self.text(whole), self.text(value)
             what = f"the vector `{b}` fits the rows and the columns of `{a}`"
-            self.refuse(what, [whole, value], f"write 1 {b}^T or {b} 1^T with a declared vector 1, or two axis names")
+            hint = f"write u {b}^T or {b} u^T with a vector u of ones, or declare the axes of `{a}` with two names"
+            self.refuse(what, [whole, value], hint)
         if not fitting:
             self._no_sum(whole, value, operator)
         return [(fitting[0], value.rows)]
@@ -199,7 +202,7 @@ class Algebra:
         for value in vectors:
             own = value.rows if value.rows is not None else value.columns
             assert own is not None
-            turned = not value.flexible and (value.rows is None) != (first.rows is None)
+            turned = (value.rows is None) != (first.rows is None) and not (value.flexible and first.implied)
             if turned or not self.axes.fits(axis, own):
                 self._no_sum(first, value, operator)
             self.axes.unify(axis, own)

@@ -52,6 +52,11 @@ class Shaper:
     def kinds_of(self, kinds: tuple[int, ...], batch: bool = False) -> Known:
         return Known(kinds, batch, bool(kinds), len(kinds) > 1, len(kinds) == 1)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether no name has a script, which could be an index."""
+        return not any(self.used.values())
+
     def refuse(self, code: str, what: str, span: Span, hint: str, *facts: str) -> NoReturn:
         raise NotationError(code, what, source=self.source, spans=[span], hint=hint, facts=facts)
 
@@ -107,7 +112,7 @@ class Shaper:
         given = (self.declared or {}).get(word.text)
         before = self.used.setdefault(word.text, (given.scripts if given else "") or word.scripts)
         if before != word.scripts and before and word.scripts:
-            what = f"`{self.text(word.span)}` and {word.base}{before} would both be called `{word.text}`"
+            what = f"`{self.text(word.span)}` and `{word.base}{before}` would both be called `{word.text}`"
             self.refuse("E-NAME", what, word.span, "write one of them in one way everywhere, or rename one")
 
     def guessed(self, word: n.Word) -> Known:
@@ -196,6 +201,7 @@ class Shaper:
             return self.inlined(node, self.functions[node.function.text])
         if name is None:
             hint = f"declare `{node.function.text}` to multiply by it; functions are: softmax, exp, tanh, relu, …"
+            hint = words.MANY_FUNCTIONS.get(node.function.text, hint)
             self.refuse("E-CALL", f"`{node.function.text}` is no function", node.function.span, hint)
         if name in words.JOINING:
             hint = "in index form: y_<i a> = cat[a = m + j](A_<i m>, B_<i j>)"

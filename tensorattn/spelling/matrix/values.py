@@ -13,8 +13,9 @@ class Value:
     """Axes are numbers of `Axes`; in the tree an index is written as such a number until all are known.
 
     A column has `rows` only, a row `columns` only, a scalar neither. `flexible`: a declared vector, which is a row on
-    the left of a matrix and a column on its right. `contracted`: the axes that its products sum. `repeated`: open
-    axes that a product inside a factor would sum too early; `doubled`: those that stand in several factors.
+    the left of a matrix and a column on its right; `implied`: a row that comes of such a vector. `contracted`: the
+    axes that its products sum. `repeated`: open axes that a product inside a factor would sum too early; `doubled`:
+    those that stand in several factors.
     """
 
     tree: t.Tree
@@ -24,6 +25,7 @@ class Value:
     lead: tuple[int, ...] = ()
     batch: bool = False
     flexible: bool = False
+    implied: bool = False
     contracted: tuple[int, ...] = ()
     repeated: frozenset[int] = frozenset()
     doubled: frozenset[int] = frozenset()
@@ -51,11 +53,11 @@ class Value:
         return (*self.lead, *(a for a in (self.rows, self.columns) if a is not None))
 
     def transposed(self, span: Span) -> Value:
-        return replace(self, rows=self.columns, columns=self.rows, flexible=False, span=span)
+        return replace(self, rows=self.columns, columns=self.rows, flexible=False, implied=False, span=span)
 
     def as_row(self) -> Value:
         """A flexible vector as a row."""
-        return replace(self, rows=None, columns=self.rows, flexible=False) if self.flexible else self
+        return replace(self, rows=None, columns=self.rows, flexible=False, implied=True) if self.flexible else self
 
     def factors(self) -> tuple[tuple[t.Tree, ...], tuple[str, ...]]:
         """The units and operators that it adds to a product."""

@@ -32,6 +32,11 @@ UNCLEAR = {
     "∑": "write the sum as a product, or in index form: sum[j](A_<i j>)",
     "\\prod": "write it in index form: prod[j](A_<i j>)",
 }
+MANY_FUNCTIONS = {
+    "sigma": "σ may be sigmoid(…) or softmax(…): write which",
+    "phi": "write the function that φ stands for, e.g. elu(…) or exp(…)",
+    "rho": "write the function that ρ stands for, e.g. relu(…)",
+}
 _SIZES = re.compile(r"d|D|dim|d(k|v|q|h|model|head|in|out)")
 
 
