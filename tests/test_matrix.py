@@ -124,7 +124,7 @@ INDEX_FORMS = {
     "softmax(A x)": ({"A": "i j", "x": "j"}, "out_i = softmax[i](A_<i j> x_j)"),
     "A B C": (
         {"A": "n n", "B": "n n", "C": "n n"},
-        "out_<n n'> = A_<n n''> B_<n'' n'''> C_<n''' n'>",
+        "out_<n n'> = A_<n n''> B_<n'' n1> C_<n1 n'>",
     ),
     "A + A^T": ({"A": "n n"}, "out_<n n'> = A_<n n'> + A_<n' n>"),
     "(A ⊙ B) V": ({"A": "i j", "B": "i j", "V": "j n"}, "out_<i n> = A_<i j> B_<i j> V_<j n>"),
@@ -513,11 +513,11 @@ def test_mutants_give_only_our_errors_soon(seed):
     assert 0 < accepted < 250
 
 
-@pytest.mark.parametrize("text", ["A " * 9000, "A + " * 9000 + "A", "(A" * 9000, "A^T" * 9000, "{A" * 9000, "√" * 9000])
-def test_long_texts_are_read_or_refused_soon(text):
+@pytest.mark.parametrize("text", ["A " * 5000, "A + " * 5000 + "A", "(A" * 5000, "A^T" * 5000, "{A" * 5000, "√" * 5000])
+def test_long_texts_are_refused_soon(text):
     started = time.perf_counter()
-    sound(text, {"A": "n n"})
-    assert time.perf_counter() - started < 2
+    assert not sound(text, {"A": "n n"})
+    assert time.perf_counter() - started < 1
 
 
 # the command line -----------------------------------------------------------------------------------------------------

@@ -139,7 +139,7 @@ def _check_target(word: n.Word, shaper: Shaper) -> None:
 
 
 def _resolved(source: Source, statements: list[_Shaped], shaper: Shaper) -> Program:
-    taken = {*shaper.known, *shaper.axes.named}
+    taken = {*shaper.known, *shaper.axes.named, *shaper.sizes}
     letters = (c for c in chain(_LETTERS, (f"i{k}" for k in count(1))) if c not in taken)
     shaper.axes.names_kinds(range(len(shaper.axes.parents)), letters)
     return resolve(source, tuple(_tree(shaped, shaper) for shaped in statements))
@@ -174,6 +174,7 @@ def _tree(shaped: _Shaped, shaper: Shaper) -> t.StatementNode:
 
 
 def _primed(name: str) -> Iterator[str]:
-    while True:
-        yield name
-        name += "'"
+    """t, then t with one prime, with two, then t1, t2, …"""
+    stem = name.rstrip("'")
+    yield from (name, f"{name}'", f"{name}''")
+    yield from (f"{stem}{k}" for k in count(1))

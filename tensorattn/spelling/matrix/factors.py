@@ -104,7 +104,7 @@ class FactorReader(WordReader):
             self.refuse("E-SYNTAX", "`^` stands before nothing", Span(self.cursor.behind - 1, self.cursor.behind), hint)
         if plain(node) in TRANSPOSES:
             return n.Transpose(base, Span(start, node.span.end))
-        if node.kind != "group" and not node.text.isdigit():
+        if node.kind != "group" and not _is_digits(node.text):
             if node.text == "(":
                 self.cursor.at -= 1
                 exponent = self.atom()
@@ -119,7 +119,7 @@ class FactorReader(WordReader):
     def _digits(self, first: tex.Node) -> str:
         """In plain text an exponent is all digits, in LaTeX one."""
         digits = first.text
-        while not self.is_tex and (after := self.cursor.peek()) and not after.spaced and after.text.isdigit():
+        while not self.is_tex and (after := self.cursor.peek()) and not after.spaced and _is_digits(after.text):
             digits += self.cursor.take().text
         return digits[:MOST_DIGITS]
 
@@ -143,7 +143,7 @@ class FactorReader(WordReader):
         if node.kind == "group":
             self.cursor.take()
             return self.inside(node)
-        if node.text.isascii() and (node.text.isdigit() or (node.text == "." and self._is_number())):
+        if _is_digits(node.text) or (node.text == "." and self._is_number()):
             return self.number()
         if node.text in CLOSING:
             self.cursor.take()
@@ -224,7 +224,7 @@ class FactorReader(WordReader):
 
     def _is_number(self) -> bool:
         after = self.cursor.peek(1)
-        return after is not None and not after.spaced and after.text.isascii() and after.text.isdigit()
+        return after is not None and not after.spaced and _is_digits(after.text)
 
     def number(self) -> n.Literal:
         first = self.cursor.peek()
@@ -296,3 +296,7 @@ class FactorReader(WordReader):
         if node.text in ("=", "+", "-", "−", ",", "|", "/", "*", "^", "_") or node.text in words.OPERATORS:
             self.refuse("E-SYNTAX", f"`{shown}` stands where a factor is expected", node.span, _CONVENTION)
         self.refuse("E-CHAR", f"the character {shown[:1]!r} means nothing in a matrix formula", node.span, _CONVENTION)
+
+
+def _is_digits(text: str) -> bool:
+    return text.isascii() and text.isdigit()

@@ -17,6 +17,7 @@ from tensorattn.spelling.matrix.products import Algebra
 from tensorattn.spelling.matrix.trees import map_tree
 from tensorattn.spelling.matrix.values import Value
 
+MOST_READ = 500  # axes of all names together, each as often as it stands
 SIZE = "|"  # before the name of a size that is not known yet
 
 
@@ -41,6 +42,7 @@ class Shaper:
     known: dict[str, Known] = field(default_factory=dict)
     functions: dict[str, n.Assignment] = field(default_factory=dict)
     used: dict[str, str] = field(default_factory=dict)  # names that were read, with their scripts
+    sizes: set[str] = field(default_factory=set)  # the axes that names of sizes would name
     current: str = ""
     algebra: Algebra = field(init=False)
 
@@ -93,10 +95,14 @@ class Shaper:
             self.refuse("E-RECUR", f"`{word.text}` is defined by itself", word.span, hint)
         known = self.known.get(word.text)
         if known is None and words.is_size(word):
+            self.sizes |= size_names(word.text)
             return Value(t.ExtentNode(t.Name(SIZE + word.text, word.span), word.span), word.span)
         if known is None:
             known = self.known[word.text] = self.guessed(word)
         self.once(word)
+        if len(self.axes.parents) > MOST_READ:
+            hint = "split it into programs joined by `then`"
+            self.refuse("E-LIMIT", f"the names of the formula have more than {MOST_READ} axes", word.span, hint)
         made = tuple(self.axes.fresh(kind) for kind in known.kinds)
         count = known.rows + known.columns
         last = iter(made[len(made) - count :])
@@ -161,8 +167,7 @@ class Shaper:
     def size(self, name: str, span: Span, contracted: tuple[int, ...]) -> str:
         """Which size a name like d_k is: of the axis summed around it, or of the axis of that name."""
         by_sum = {self.axes.kind_of(a): a for a in contracted}
-        label = name[1:] if name[:1] in "dD" else ""
-        by_name = {self.axes.named[x] for x in (name, label) if x in self.axes.named}
+        by_name = [self.axes.named[x] for x in sorted(size_names(name)) if x in self.axes.named]
         found = list(dict.fromkeys([*by_sum, *by_name]))
         if len(found) == 1:
             kind = found[0]
@@ -310,6 +315,11 @@ class Shaper:
                 parts.append(value)
                 between.append(operator)
         self.multiplied(parts, between)
+
+
+def size_names(name: str) -> set[str]:
+    """The axes that the name of a size names: `dk` is the size of `dk` or of `k`."""
+    return {name, name[1:]} - {""} if name[:1] in "dD" else {name}
 
 
 def _extents(tree: t.Tree) -> list[t.ExtentNode]:
