@@ -128,7 +128,9 @@ class WordReader:
             else:
                 upper += label
         scripts = (f"_{lower}" if lower else "") + (f"^{upper}" if upper else "")
-        return n.Word(word.text + lower + upper, Span(word.span.start, self.cursor.behind), scripts)
+        stem = word.text.rstrip("'")
+        name = stem + lower + upper + word.text[len(stem) :]  # primes end a name
+        return n.Word(name, Span(word.span.start, self.cursor.behind), scripts)
 
     def _labels(self) -> bool:
         """Whether what follows `^` is a label: letters that are no transpose, or anything in parentheses in braces."""

@@ -18,8 +18,9 @@ class Word:
 
     @property
     def base(self) -> str:
-        """The name without its scripts."""
-        return self.text[: len(self.text) - len(self.scripts.replace("_", "").replace("^", ""))]
+        """The name without its scripts and primes."""
+        stem = self.text.rstrip("'")
+        return stem[: len(stem) - len(self.scripts.replace("_", "").replace("^", ""))]
 
 
 @dataclass(frozen=True, slots=True)
