@@ -144,6 +144,11 @@ NASTY = [
     "W^<a b> = k^a_i q^b_i\ny^a = W^<a bar(b)> v^b\nz^a = y^a W^<a b> v^b",
     "delta_<i j> = a_i b_j; y_j = delta_<i j> c_i",
     "y^i_j = a^i_j; z_i^j = y_<i j> + y^j_i",
+    # names that mean something else where they stand alone
+    "y^<T> = x^<T>",
+    "y_T = x_T z^<T T>",
+    "eps_<i j> = a_i b_j; y_i = epsilon_<i j> c_j",
+    "epsilon_<i j> = a_i b_j; y_i = eps_<i j> c_j",
 ]
 
 CORPUS = [pytest.param(corpus.formula(e), id=e["id"]) for e in corpus.load("accept")]
@@ -183,6 +188,7 @@ def test_pickles_hold_the_meaning(text: str) -> None:
         ("y_i = x_<3 - i>", "y_i = x_<-i+3>"),
         ("x_i x_i", "out = x_i x_i"),
         ("y_i = epsilon_<i j k> a_j b_k", "y_i = eps_<i j k> a_j b_k"),
+        ("y^<T>_i = x^<T>_i", "y^<T>_i = x^<T>_i"),
     ],
 )
 def test_canonical_text(text: str, printed: str) -> None:

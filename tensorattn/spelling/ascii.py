@@ -37,7 +37,7 @@ class Ascii:
 
     signs: Mapping[str, str] = {function: f" {sign} " for sign, function in COMPARISONS.items()}
     words: Mapping[str, str] = {"and": " and ", "or": " or ", "not": "not "}
-    constants: Mapping[str, Sequence[str]] = {"eps": ("eps",)}  # the name preferred comes first
+    constants: Mapping[str, Sequence[str]] = {"eps": ("eps", "epsilon")}  # the name preferred comes first
     times = " * "
 
     def program(self, statements: Sequence[tuple[str, str]]) -> str:
@@ -72,7 +72,7 @@ class Ascii:
         return "".join(self.script(mark, items) for mark, items in (("^", upper), ("_", lower)) if items)
 
     def script(self, mark: str, items: Sequence[Item]) -> str:
-        if len(items) == 1 and is_one_index(items[0].name):
+        if len(items) == 1 and is_one_index(items[0].name) and (mark, items[0].name) != ("^", "T"):
             return mark + items[0].text
         commas = len(items) > 1 and any(i.kind == "arithmetic" for i in items)
         return f"{mark}<{(', ' if commas else ' ').join(i.text for i in items)}>"
