@@ -31,7 +31,7 @@ from tensorattn.ir import (
     walk,
 )
 from tensorattn.program import Program
-from tensorattn.spelling.ascii import (
+from tensorattn.spelling.marks.ascii import (
     AND,
     ATOM,
     COMPARISON,
@@ -43,7 +43,7 @@ from tensorattn.spelling.ascii import (
     Ascii,
     Item,
     Part,
-    Write,
+    Text,
 )
 
 _COMPARISONS = frozenset(COMPARISONS.values())
@@ -117,43 +117,39 @@ class Printer:
 
     def _write(self, expr: Expr, level: int, blocked: Names) -> str:
         """An expression that stands at a place of this level; over `blocked` names no bar is written."""
-        text, own = self._text(expr, blocked)
-        return text if own >= level else self.spelling.bracket(text)
-
-    def _operand(self, expr: Expr, blocked: Names) -> Write:
-        return lambda level: self._write(expr, level, blocked)
+        return self.spelling.at(level, self._text(expr, blocked))
 
     def _all(self, exprs: Sequence[Expr], level: int, blocked: Names) -> list[str]:
         return [self._write(e, level, blocked) for e in exprs]
 
-    def _text(self, expr: Expr, blocked: Names) -> tuple[str, int]:
+    def _text(self, expr: Expr, blocked: Names) -> Text:
         spelling = self.spelling
         match expr:
             case Number(value=value):
-                return spelling.number(value), ATOM if value >= 0 else SUM
+                return Text(spelling.number(value), ATOM if value >= 0 else SUM)
             case Extent(name=name):
-                return spelling.extent(name), ATOM
+                return Text(spelling.extent(name), ATOM)
             case Position(index=index):
-                return spelling.index(index.name), ATOM
+                return Text(spelling.index(index.name), ATOM)
             case Tensor(name=name, slots=slots, upper=upper):
-                return self._reference(name, slots, upper), ATOM
+                return Text(self._reference(name, slots, upper), ATOM)
             case Constant(kind=kind, indices=indices, upper=upper):
-                return self._reference(self._constant(kind), indices, upper), ATOM
+                return Text(self._reference(self._constant(kind), indices, upper), ATOM)
             case Add(terms=terms):
-                return self._sum(terms, blocked), SUM
+                return Text(self._sum(terms, blocked), SUM)
             case Product():
                 return self._product(expr, blocked)
             case Map():
                 return self._map(expr, blocked)
             case Normalise():
-                return self._term((expr,), (), blocked), ATOM
+                return Text(self._term((expr,), (), blocked), ATOM)
             case Reduce(kind=kind, indices=indices, body=body, where=where):
-                return spelling.bind(kind, self._binder(indices, where, "", NONE), self._operand(body, blocked))
+                return spelling.bind(kind, self._binder(indices, where, "", NONE), self._text(body, blocked))
             case Top(indices=indices, count=count, body=body, where=where):
                 binder = self._binder(indices, where, self._write(count, OR, NONE), NONE)
-                return spelling.bind("top", binder, self._operand(body, blocked))
+                return spelling.bind("top", binder, self._text(body, blocked))
             case Concatenate(index=index, parts=parts, arguments=arguments):
-                return spelling.cat(index.name, [p.name for p in parts], self._all(arguments, OR, blocked)), ATOM
+                return Text(spelling.cat(index.name, [p.name for p in parts], self._all(arguments, OR, blocked)), ATOM)
 
     def _binder(self, indices: tuple[Index, ...], where: Expr | None, options: str, blocked: Names) -> str:
         condition = "" if where is None else self._write(where, OR, blocked)
@@ -170,39 +166,37 @@ class Printer:
                 out += f" + {word}" if out else word
         return out
 
-    def _map(self, expr: Map, blocked: Names) -> tuple[str, int]:
+    def _map(self, expr: Map, blocked: Names) -> Text:
         function, arguments, spelling = expr.function, expr.arguments, self.spelling
         if function == "negate":
-            return f"-{self._write(arguments[0], PRODUCT, blocked)}", SUM
+            return Text(f"-{self._write(arguments[0], PRODUCT, blocked)}", SUM)
         if function == "reciprocal":
-            return spelling.reciprocal(self._operand(arguments[0], blocked)), PRODUCT
+            return Text(spelling.reciprocal(self._text(arguments[0], blocked)), PRODUCT)
         if function == "power":
             base, exponent = arguments
             negative = isinstance(exponent, Map) and exponent.function == "negate"
             size = exponent.arguments[0] if negative else exponent  # type: ignore[union-attr]
             sign = "-" if negative else ""
-            return spelling.power(self._operand(base, blocked), sign, self._operand(size, blocked)), UNIT
+            return Text(spelling.power(self._text(base, blocked), sign, self._text(size, blocked)), UNIT)
         if function in _COMPARISONS:
-            return spelling.signs[function].join(self._all(arguments, SUM, blocked)), COMPARISON
+            return Text(spelling.signs[function].join(self._all(arguments, SUM, blocked)), COMPARISON)
         if function in ("and", "or"):
             level = {"and": AND, "or": OR}[function]
-            return spelling.words[function].join(self._all(arguments, level + 1, blocked)), level
+            return Text(spelling.words[function].join(self._all(arguments, level + 1, blocked)), level)
         if function == "not":
-            return spelling.words["not"] + self._write(arguments[0], NOT, blocked), NOT
-        return spelling.call(function, self._all(arguments, OR, blocked)), ATOM
+            return Text(spelling.words["not"] + self._write(arguments[0], NOT, blocked), NOT)
+        return Text(spelling.call(function, self._all(arguments, OR, blocked)), ATOM)
 
     # products -------------------------------------------------------------------------------------------------------
 
-    def _product(self, expr: Product, blocked: Names) -> tuple[str, int]:
+    def _product(self, expr: Product, blocked: Names) -> Text:
         bars = self._bars(expr.factors, expr.summed, blocked)
         explicit = tuple(i for i in expr.summed if not is_implicit(expr, i, bars))
-        if explicit:
-            kept = tuple(i for i in expr.summed if i not in explicit)
-            inner = self._term(expr.factors, kept, blocked)
-            level = PRODUCT if len(expr.factors) > 1 else UNIT
-            binder = self.spelling.binder([i.name for i in explicit], "", "")
-            return self.spelling.bind("sum", binder, lambda at: inner if level >= at else self.spelling.bracket(inner))
-        return self._term(expr.factors, expr.summed, blocked), PRODUCT if len(expr.factors) > 1 else UNIT
+        kept = tuple(i for i in expr.summed if i not in explicit)
+        term = Text(self._term(expr.factors, kept, blocked), PRODUCT if len(expr.factors) > 1 else UNIT)
+        if not explicit:
+            return term
+        return self.spelling.bind("sum", self.spelling.binder([i.name for i in explicit], "", ""), term)
 
     def _term(self, factors: tuple[Expr, ...], summed: tuple[Index, ...], blocked: Names) -> str:
         bars = self._bars(factors, summed, blocked)
@@ -215,11 +209,10 @@ class Printer:
     def _part(self, factors: tuple[Expr, ...], number: int, as_bar: bool, blocked: Names) -> Part:
         factor = factors[number]
         if is_divisor(factors, number):
-            return Part(self._operand(factor.arguments[0], blocked), over=True)  # type: ignore[union-attr]
+            return Part(self._text(factor.arguments[0], blocked), over=True)  # type: ignore[union-attr]
         if isinstance(factor, Normalise):
-            text, own = self._normaliser(factor, as_bar, blocked)
-            return Part(lambda level: text if own >= level else self.spelling.bracket(text))
-        return Part(self._operand(factor, blocked), bare=_is_bare(factor))
+            return Part(self._normaliser(factor, as_bar, blocked))
+        return Part(self._text(factor, blocked), bare=_is_bare(factor))
 
     def _run(
         self,
@@ -237,8 +230,8 @@ class Printer:
         at = span[0]
         while at < span[1]:
             if at in outermost:
-                text = self.spelling.bracket(self._run(parts, outermost[at], brackets, factors, summed))
-                shown.append(Part(lambda _, text=text: text, group=True))
+                inner = self._run(parts, outermost[at], brackets, factors, summed)
+                shown.append(Part(Text(inner, PRODUCT), group=True))
                 at = outermost[at][1]
             else:
                 shown.append(parts[at])
@@ -246,13 +239,13 @@ class Printer:
             ends.append(at)
         return self.spelling.product(shown, lambda n: is_enclosable(factors, summed, (span[0], ends[n - 1])))
 
-    def _normaliser(self, factor: Normalise, as_bar: bool, blocked: Names) -> tuple[str, int]:
+    def _normaliser(self, factor: Normalise, as_bar: bool, blocked: Names) -> Text:
         own = frozenset(i.name for i in factor.indices)
         if as_bar and self._can_bar(factor, blocked):
             tensor = factor.score
             assert isinstance(tensor, Tensor)
             where = self._write(factor.where, OR, blocked | own) if factor.where is not None else ""
-            return self._reference(tensor.name, tensor.slots, tensor.upper, factor.indices, where), ATOM
+            return Text(self._reference(tensor.name, tensor.slots, tensor.upper, factor.indices, where), ATOM)
         kind, options = factor.kind, dict(factor.options)
         if kind == "softmax" and options.get("sink") == Number(0):
             kind, options = "softmax1", {}
@@ -260,7 +253,7 @@ class Printer:
         values = [(name, self._write(value, OR, inside)) for name, value in options.items()]
         shown = ", ".join(v if kind == "entmax" else self.spelling.option(n, v) for n, v in values)
         binder = self._binder(factor.indices, factor.where, shown, inside)
-        return self.spelling.bind(kind, binder, self._operand(factor.score, inside))
+        return self.spelling.bind(kind, binder, self._text(factor.score, inside))
 
     # bars -----------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,14 @@ from tensorattn.ir import COMPARISONS
 from tensorattn.scanning import is_one_index
 
 OR, AND, NOT, COMPARISON, SUM, PRODUCT, UNIT, ATOM = range(8)  # how tightly a text holds together
-Write = Callable[[int], str]  # an operand, for a place that asks for this level
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A spelt expression and its level."""
+
+    words: str
+    level: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +33,7 @@ class Item:
 class Part:
     """A factor of a printed product, or several in brackets of their own; `over`: a divisor, without its `/`."""
 
-    write: Write
+    text: Text
     over: bool = False
     group: bool = False
     bare: bool = False  # a name without indices, which a bracket after it would make a call
@@ -39,6 +46,7 @@ class Ascii:
     words: Mapping[str, str] = {"and": " and ", "or": " or ", "not": "not "}
     constants: Mapping[str, Sequence[str]] = {"eps": ("eps", "epsilon")}  # the name preferred comes first
     times = " * "
+    angles = ("<", ">")
 
     def program(self, statements: Sequence[tuple[str, str]]) -> str:
         """Left and right sides, one statement a line."""
@@ -75,7 +83,8 @@ class Ascii:
         if len(items) == 1 and is_one_index(items[0].name) and (mark, items[0].name) != ("^", "T"):
             return mark + items[0].text
         commas = len(items) > 1 and any(i.kind == "arithmetic" for i in items)
-        return f"{mark}<{(', ' if commas else ' ').join(i.text for i in items)}>"
+        opening, closing = self.angles
+        return mark + opening + (", " if commas else " ").join(i.text for i in items) + closing
 
     def bar(self, names: Sequence[str], where: str) -> str:
         return f"bar({self.binder(names, where, '')})"
@@ -88,8 +97,12 @@ class Ascii:
 
     # expressions
 
-    def bracket(self, text: str) -> str:
-        return f"({text})"
+    def bracket(self, words: str) -> str:
+        return f"({words})"
+
+    def at(self, level: int, text: Text) -> str:
+        """A text in a place that asks for this level."""
+        return text.words if text.level >= level else self.bracket(text.words)
 
     def call(self, function: str, arguments: Sequence[str]) -> str:
         return f"{function}({', '.join(arguments)})"
@@ -101,24 +114,24 @@ class Ascii:
     def option(self, name: str, value: str) -> str:
         return f"{name}={value}"
 
-    def bind(self, kind: str, binder: str, body: Write) -> tuple[str, int]:
-        """A normaliser, a reduction or `top` over a body, and how tightly it holds together."""
-        return f"{kind}[{binder}]({body(OR)})", ATOM
+    def bind(self, kind: str, binder: str, body: Text) -> Text:
+        """A normaliser, a reduction or `top` over a body."""
+        return Text(f"{kind}[{binder}]({body.words})", ATOM)
 
     def cat(self, index: str, parts: Sequence[str], arguments: Sequence[str]) -> str:
         return f"cat[{self.index(index)} = {' + '.join(map(self.index, parts))}]({', '.join(arguments)})"
 
-    def power(self, base: Write, sign: str, exponent: Write) -> str:
-        return f"{base(ATOM)}**{sign}{exponent(ATOM)}"
+    def power(self, base: Text, sign: str, exponent: Text) -> str:
+        return f"{self.at(ATOM, base)}**{sign}{self.at(ATOM, exponent)}"
 
-    def reciprocal(self, divisor: Write) -> str:
-        return f"1 / {divisor(UNIT)}"
+    def reciprocal(self, divisor: Text) -> str:
+        return f"1 / {self.at(UNIT, divisor)}"
 
     def product(self, parts: Sequence[Part], encloses: Callable[[int], bool]) -> str:
         """Factors and divisors in order. `encloses(n)`: whether a bracket may stand around the first n parts."""
         out, last = "", None
         for part in parts:
-            out += self.join(last, part) + part.write(UNIT)
+            out += self.join(last, part) + self.at(UNIT, part.text)
             last = part
         return out
 
@@ -132,6 +145,6 @@ class Ascii:
 
     def apart(self, last: Part, part: Part) -> bool:
         """Whether two factors beside each other need a sign between them."""
-        text = part.write(UNIT)
-        bracketed = text.startswith(self.bracket(" ").split(" ")[0])
-        return last.group or part.group or text[0].isdigit() or text[0] == "." or (bracketed and last.bare)
+        words = self.at(UNIT, part.text)
+        bracketed = words.startswith(self.bracket(" ").split(" ")[0])
+        return last.group or part.group or words[0].isdigit() or (bracketed and last.bare)

@@ -1,0 +1,154 @@
+r"""The LaTeX spelling: `W^{\mu\bar{\nu:\nu \le \mu}} v^{\nu}_{n}`, for KaTeX, MathJax and pdfLaTeX with amsmath."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from decimal import Decimal
+
+from tensorattn.ir import BATCH
+from tensorattn.scanning import GREEK
+from tensorattn.spelling.marks.ascii import ATOM, OR, PRODUCT, UNIT, Ascii, Item, Part, Text
+
+CAPITALS = "gamma delta theta lambda xi pi sigma upsilon phi psi omega".split()
+LETTERS = frozenset({*GREEK, *(name.capitalize() for name in CAPITALS)} - {"omicron"})  # those that TeX has a macro for
+ACCENTS = ("bar", "tilde", "hat")
+MACROS = frozenset("exp log tanh sin cos".split())
+
+
+class Latex(Ascii):
+    r"""`y_{ie} = \mathrm{softmax}_{j}\left(\frac{Q_{id} K_{jd}}{\sqrt{|d|}}\right) V_{je}`"""
+
+    signs: Mapping[str, str] = {
+        **Ascii.signs, "less_equal": r" \le ", "greater_equal": r" \ge ", "not_equal": r" \ne ",
+    }  # fmt: skip
+    words: Mapping[str, str] = {"and": r" \land ", "or": r" \lor ", "not": r"\lnot "}
+    constants: Mapping[str, Sequence[str]] = {"eps": ("epsilon", "eps")}
+    times = r" \cdot "
+
+    def program(self, statements: Sequence[tuple[str, str]]) -> str:
+        if len(statements) == 1:
+            return super().program(statements)
+        lines = [f"{left} &= {right}" for left, right in statements]
+        return "\n".join((r"\begin{aligned}", " \\\\\n".join(lines), r"\end{aligned}"))
+
+    def unbarred(self, defined: Collection[str]) -> frozenset[str]:
+        # a barred index makes `W` mean the `Wbar` that a statement defines
+        return frozenset(name.removesuffix("bar") for name in defined if name.endswith("bar"))
+
+    # names and numbers
+
+    def tensor(self, name: str) -> str:
+        stem = next((name[: -len(a)] for a in ACCENTS if name.endswith(a)), "")
+        if len(stem) == 1 or stem in LETTERS:
+            return rf"\{name[len(stem) :]}{{{self.index(stem)}}}"
+        return self.index(name)
+
+    def index(self, name: str) -> str:
+        stem = name.rstrip("'")
+        primes = name[len(stem) :]
+        if stem in LETTERS:
+            return rf"\{stem}{primes}"
+        return name if len(stem) == 1 or name == BATCH else rf"\mathrm{{{stem}}}{primes}"
+
+    def indices(self, names: Sequence[str]) -> str:
+        return _run([self.index(name) for name in names])
+
+    def number(self, value: float) -> str:
+        return repr(value) if isinstance(value, int) else _digits(value)
+
+    # slots
+
+    def script(self, mark: str, items: Sequence[Item]) -> str:
+        texts = [item.text for item in items]
+        if all(item.kind in ("index", "bar") for item in items):
+            # a lone upper T would be a transpose
+            run = r"\mathrm{T}" if (mark, texts) == ("^", ["T"]) else _run(texts)
+            return f"{mark}{{{run}}}"
+        lone = len(items) == 1 and items[0].kind == "place" and texts[0].isdigit()
+        return f"{mark}{{{','.join(texts)}{',' if lone else ''}}}"
+
+    def bar(self, names: Sequence[str], where: str) -> str:
+        return rf"\bar{{{self.binder(names, where, '')}}}"
+
+    def split(self, names: Sequence[str]) -> str:
+        return f"({','.join(map(self.index, names))})"
+
+    def coefficient(self, size: int) -> str:
+        return rf"{size} \cdot "
+
+    # expressions
+
+    def bracket(self, words: str) -> str:
+        return rf"\left({words}\right)"
+
+    def call(self, function: str, arguments: Sequence[str]) -> str:
+        if function == "sqrt":
+            return rf"\sqrt{{{arguments[0]}}}"
+        return self.word(function) + self.bracket(", ".join(arguments))
+
+    def word(self, name: str) -> str:
+        escaped = name.replace("_", r"\_")
+        return rf"\{name}" if name in MACROS else rf"\mathrm{{{escaped}}}"
+
+    def binder(self, names: Sequence[str], where: str, options: str) -> str:
+        return self.indices(names) + (f":{where}" if where else "") + (f";{options}" if options else "")
+
+    def option(self, name: str, value: str) -> str:
+        return f"{self.word(name)}={value}"
+
+    def bind(self, kind: str, binder: str, body: Text) -> Text:
+        if kind == "sum":  # it reaches to the end of its term
+            return Text(rf"\sum_{{{binder}}} {self.at(PRODUCT, body)}", PRODUCT)
+        return Text(rf"{self.word(kind)}_{{{binder}}}{self.bracket(body.words)}", ATOM)
+
+    def cat(self, index: str, parts: Sequence[str], arguments: Sequence[str]) -> str:
+        binder = f"{self.index(index)}={'+'.join(map(self.index, parts))}"
+        return rf"\mathrm{{cat}}_{{{binder}}}{self.bracket(', '.join(arguments))}"
+
+    def power(self, base: Text, sign: str, exponent: Text) -> str:
+        return f"{self.bracket(base.words)}^{{{sign}{self.at(PRODUCT if sign else OR, exponent)}}}"
+
+    def reciprocal(self, divisor: Text) -> str:
+        return rf"\frac{{1}}{{{divisor.words}}}"
+
+    def product(self, parts: Sequence[Part], encloses: Callable[[int], bool]) -> str:
+        """A fraction of all that stands before a divisor, where a bracket may stand around either."""
+        last = parts[0]
+        out = self.at(UNIT, last.text)
+        for number, part in enumerate(parts[1:], 1):
+            if part.over and encloses(number) and encloses(number + 1):
+                numerator = last.text.words if number == 1 else out
+                out = rf"\frac{{{numerator}}}{{{part.text.words}}}"
+                last = Part(Text(out, ATOM))
+            else:
+                ends = number == len(parts) - 1 and _is_sum(part)
+                out += self.join(last, part) + self.at(PRODUCT if ends else UNIT, part.text)
+                last = part
+        return out
+
+    def join(self, last: Part | None, part: Part) -> str:
+        """Upright words beside each other need a thin space, for TeX ignores the others."""
+        sign = super().join(last, part)
+        return r" \, " if sign == " " and part.text.words.startswith(r"\mathrm") else sign
+
+
+def _is_sum(part: Part) -> bool:
+    return part.text.words.startswith(r"\sum") and not part.group and not part.over
+
+
+def _run(texts: Sequence[str]) -> str:
+    """Texts beside each other; a space ends a macro before a letter."""
+    out = ""
+    for text in texts:
+        out += (" " if re.search(r"\\[A-Za-z]+$", out) and text[0].isalpha() else "") + text
+    return out
+
+
+def _digits(value: float) -> str:
+    """A number without an exponent, for in `1e-06` the `e` would be a name."""
+    text = repr(value)
+    if "e" not in text:
+        return text
+    plain = format(Decimal(text), "f")
+    return plain if "." in plain else f"{plain}.0"
