@@ -10,7 +10,7 @@ INPUTS := pyproject.toml constraints.txt
 PYTEST_ARGS ?=
 BENCHMARKS ?=
 
-.PHONY: demo test demo-minilm test-minilm times benchmarks lint clean
+.PHONY: demo test test-katex demo-minilm test-minilm times benchmarks lint clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/core.stamp
@@ -18,6 +18,11 @@ demo: $(VENV)/core.stamp
 
 test: $(VENV)/test.stamp
 	$(ONE_THREAD) $(BIN)/python -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
+
+# every printed formula through KaTeX: needs node and npm
+test-katex: $(VENV)/test.stamp
+	npm install --silent --no-save --no-package-lock --prefix $(VENV)/katex katex@0.16.22
+	NODE_PATH=$(VENV)/katex/node_modules $(BIN)/python -m tests.katex
 
 demo-minilm: $(VENV)/minilm.stamp
 	$(ONE_THREAD) $(BIN)/python examples/minilm.py
