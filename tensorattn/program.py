@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
+from typing import TYPE_CHECKING, Literal
 
 from tensorattn.errors import BindingError, suggest
 from tensorattn.ir import BATCH, Index, Statement, Tensor, walk
 from tensorattn.source import Source
+
+if TYPE_CHECKING:
+    from tensorattn.spelling.contraction import Einsum
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +91,17 @@ class Program:
         from tensorattn.reading import as_program
 
         return then(self, as_program(other))
+
+    def einsum(self, style: Literal["letters", "words"] | None = None) -> Einsum:
+        """The last statement as an einsum string with the names of its operands; `str()` of it is the string.
+
+        Letters, as NumPy and torch read them, where each index is one; else, or with `style="words"`, einops' words.
+        `style="letters"` gives the other indices letters that are free. Statements that it reads are put in place.
+        Raises: NotationError `E-EINSUM` with the first part that is no contraction.
+        """
+        from tensorattn.spelling.contraction import einsum
+
+        return einsum(self, style)
 
     @cached_property
     def key(self) -> str:

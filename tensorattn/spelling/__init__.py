@@ -1,1 +1,1 @@
-"""The spellings of one notation, in and out."""
+"""The spellings people use, each read to the same tree and written from the same IR."""
