@@ -61,6 +61,11 @@ def show_slot(slot: Slot) -> str:
     return Printer(Ascii(), ()).item(slot).text
 
 
+def show_expression(expr: Expr) -> str:
+    """An expression by itself, in ASCII."""
+    return Printer(Ascii(), ()).expression(expr)
+
+
 class Printer:
     """Writes in one spelling what stands in a program that defines these names."""
 
@@ -70,7 +75,10 @@ class Printer:
         self.unbarred = spelling.unbarred(self.defined)
 
     def program(self, statements: Sequence[Statement]) -> str:
-        return self.spelling.program([(self._left(s), self._write(s.body, OR, NONE)) for s in statements])
+        return self.spelling.program([(self._left(s), self.expression(s.body)) for s in statements])
+
+    def expression(self, expr: Expr) -> str:
+        return self._write(expr, OR, NONE)
 
     def _left(self, statement: Statement) -> str:
         slots = tuple(axis[0] if len(axis) == 1 else Split(axis) for axis in statement.axes)

@@ -208,6 +208,12 @@ def emit(
     show_default=True,
     help="Which stage to print.",
 )
+@click.option(
+    "--as",
+    "spelling",
+    type=click.Choice(get_args(arguments.Spelling)),
+    help="How to spell the text; default: ascii, the canonical one.",
+)
 @arguments.sizes_option
 @arguments.outputs_option
 @arguments.backend_option
@@ -215,14 +221,18 @@ def emit(
 def show(
     formula: str,
     stage: arguments.Stage,
+    spelling: arguments.Spelling | None,
     sizes: dict[str, int],
     outputs: tuple[str, ...] | None,
     backend: str,
     form: str,
 ) -> None:
-    """Print any stage between the text and the code."""
-    from tensorattn.cli.stages import stage_text
+    """Print any stage between the text and the code; the text in any spelling."""
+    from tensorattn.cli.stages import language, stage_text
 
+    if spelling and stage != "text":
+        raise click.UsageError(f"--as is for the stage text, not for {stage}")
     with _diagnosed(form):
-        text = stage_text(arguments.read_source(formula), stage, sizes, outputs, backend)
-        report_data(form, text.rstrip("\n"), {"stage": stage, "text": text})
+        text = stage_text(arguments.read_source(formula), stage, sizes, outputs, backend, spelling or "ascii")
+        named = {"as": spelling or "ascii"} if stage == "text" else {}
+        report_data(form, text.rstrip("\n"), {"stage": stage, **named, "text": text}, language(stage, spelling))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 SUFFIX = ".attn"
 
 Stage = Literal["text", "tree", "ir", "plan", "kernel", "source"]
+Spelling = Literal["ascii", "unicode", "latex", "einsum"]
 
 
 def read_source(formula: str) -> Source:
