@@ -146,6 +146,8 @@ NASTY = [
     "y^i_j = a^i_j; z_i^j = y_<i j> + y^j_i",
     # names that mean something else where they stand alone
     "y^<T> = x^<T>",
+    "y_<h i j k l> = x^<h i j k l>",
+    "Alpha_omicron = x_omicron Gamma",
     "y_T = x_T z^<T T>",
     "eps_<i j> = a_i b_j; y_i = epsilon_<i j> c_j",
     "epsilon_<i j> = a_i b_j; y_i = eps_<i j> c_j",

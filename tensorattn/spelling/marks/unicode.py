@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tensorattn.scanning import GREEK
+from tensorattn.spelling.letters import GREEK_LETTERS, reads_as_word
 from tensorattn.spelling.marks.ascii import Ascii, Item, Text
 
-_LOWER = "αβγδεζηθικλμνξοπρστυφχψω"
-_GREEK = dict(zip(GREEK, _LOWER, strict=True))
-_CAPITALS = "gamma delta theta lambda xi pi sigma phi psi omega".split()
-# those that a reader can tell from Latin letters: neither omicron nor Alpha
-LETTERS = {name: letter for name, letter in _GREEK.items() if name != "omicron"} | {
-    name.capitalize(): _GREEK[name].upper() for name in _CAPITALS
-}
+_LIKE_LATIN = "ΑΒΕΖΗΙΚΜΝΟΡΤΥΧο"  # these print as words, lest they be taken for Latin letters
+LETTERS = {name: letter for letter, name in reversed(GREEK_LETTERS.items()) if letter not in _LIKE_LATIN}
 SUBSCRIPTS = dict(zip("aehijklmnoprstuvx", "ₐₑₕᵢⱼₖₗₘₙₒₚᵣₛₜᵤᵥₓ", strict=True))
 SUPERSCRIPTS = dict(zip("abcdefghijklmnoprstuvwxyz", "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ", strict=True))
 OVERLINE = "\N{COMBINING OVERLINE}"
@@ -37,8 +32,9 @@ class Unicode(Ascii):
 
     def script(self, mark: str, items: Sequence[Item]) -> str:
         letters = SUPERSCRIPTS if mark == "^" else SUBSCRIPTS
-        if all(item.name in letters for item in items):
-            return "".join(letters[item.name] for item in items)
+        names = [item.name for item in items]
+        if all(name in letters for name in names) and not reads_as_word(names):
+            return "".join(letters[name] for name in names)
         return super().script(mark, items)
 
     def bar(self, names: Sequence[str], where: str) -> str:
