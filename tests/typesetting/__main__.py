@@ -1,0 +1,62 @@
+"""Print formulas of the corpus, the library and random programs in LaTeX, and have KaTeX or pdfLaTeX set each."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import tensorattn as ta
+from tests.printing import known_texts, random_texts
+
+DOCUMENT = r"""\documentclass{article}
+\usepackage{amsmath}
+\begin{document}
+%s
+\end{document}
+"""
+
+
+def katex(formulas: list[str]) -> list[tuple[int, str]]:
+    """Number and message of each formula that KaTeX refuses."""
+    script = Path(__file__).with_name("render.cjs")
+    done = subprocess.run(["node", script], input=json.dumps(formulas), capture_output=True, text=True, check=True)
+    return [(number, message) for number, message in json.loads(done.stdout)]
+
+
+def pdflatex(formulas: list[str]) -> list[tuple[int, str]]:
+    """Number and message of each formula in which pdfLaTeX finds an error."""
+    lines = [rf"\message{{[formula {n}]}}\begin{{equation}}{f}\end{{equation}}" for n, f in enumerate(formulas)]
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "all.tex").write_text(DOCUMENT % "\n\n".join(lines))
+        command = ["pdflatex", "-interaction=nonstopmode", "-file-line-error", "all.tex"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
+    errors, number = [], 0
+    for found in re.finditer(r"\[formula (\d+)\]|^(?:!|\./all\.tex:\d+:) ?(.*)", done.stdout, re.MULTILINE):
+        number = int(found[1]) if found[1] else number
+        errors += [(number, found[2])] if found[2] else []
+    if "Output written on" not in done.stdout and not errors:
+        errors.append((number, done.stdout[-500:]))
+    return errors
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.typesetting", description=__doc__)
+    parser.add_argument("by", choices=["katex", "pdflatex"])
+    parser.add_argument("--programs", type=int, default=1000, metavar="N", help="how many random programs (1000)")
+    asked = parser.parse_args()
+    formulas = [ta.parse(text).latex() for text in [*known_texts(), *random_texts(asked.programs)]]
+    errors = {"katex": katex, "pdflatex": pdflatex}[asked.by](formulas)
+    for number, message in errors:
+        print(f"{formulas[number]}\n  {message}", file=sys.stderr)
+    bad = {number for number, _ in errors}
+    print(f"{asked.by}: {len(formulas) - len(bad)} of {len(formulas)} formulas are set without an error")
+    return 1 if errors else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
