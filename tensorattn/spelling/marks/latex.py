@@ -1,10 +1,11 @@
-r"""The LaTeX spelling: `W^{\mu\bar{\nu:\nu \le \mu}} v^{\nu}_{n}`, for KaTeX, MathJax and pdfLaTeX with amsmath."""
+r"""The LaTeX spelling: `W^{\mu\overline{\nu:\nu \le \mu}} v^{\nu}_{n}`, for KaTeX, MathJax, pdfLaTeX."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from decimal import Decimal
+from itertools import pairwise
 
 from tensorattn.ir import BATCH
 from tensorattn.scanning import GREEK
@@ -13,6 +14,7 @@ from tensorattn.spelling.marks.ascii import ATOM, OR, PRODUCT, UNIT, Ascii, Item
 CAPITALS = "gamma delta theta lambda xi pi sigma upsilon phi psi omega".split()
 LETTERS = frozenset({*GREEK, *(name.capitalize() for name in CAPITALS)} - {"omicron"})  # those that TeX has a macro for
 ACCENTS = ("bar", "tilde", "hat")
+UPRIGHT = r"\mathrm"
 MACROS = frozenset("exp log tanh sin cos".split())
 
 
@@ -69,7 +71,8 @@ class Latex(Ascii):
         return f"{mark}{{{','.join(texts)}{',' if lone else ''}}}"
 
     def bar(self, names: Sequence[str], where: str) -> str:
-        return rf"\bar{{{self.binder(names, where, '')}}}"
+        macro = "overline" if where or len(names) > 1 else "bar"  # which does not stretch
+        return rf"\{macro}{{{self.binder(names, where, '')}}}"
 
     def split(self, names: Sequence[str]) -> str:
         return f"({','.join(map(self.index, names))})"
@@ -130,7 +133,10 @@ class Latex(Ascii):
     def join(self, last: Part | None, part: Part) -> str:
         """Upright words beside each other need a thin space, for TeX ignores the others."""
         sign = super().join(last, part)
-        return r" \, " if sign == " " and part.text.words.startswith(r"\mathrm") else sign
+        upright = part.text.words.startswith(UPRIGHT) or (
+            last is not None and last.bare and last.text.words.startswith(UPRIGHT)
+        )
+        return r" \, " if sign == " " and upright else sign
 
 
 def _is_sum(part: Part) -> bool:
@@ -138,9 +144,11 @@ def _is_sum(part: Part) -> bool:
 
 
 def _run(texts: Sequence[str]) -> str:
-    """Texts beside each other; a space ends a macro before a letter."""
+    """Texts beside each other; a space ends a macro before a letter, a thin one sets upright words apart."""
     out = ""
-    for text in texts:
+    for last, text in pairwise(("", *texts)):
+        if last and UPRIGHT in (last[: len(UPRIGHT)], text[: len(UPRIGHT)]):
+            out += r"\,"
         out += (" " if re.search(r"\\[A-Za-z]+$", out) and text[0].isalpha() else "") + text
     return out
 
