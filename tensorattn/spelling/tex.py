@@ -187,6 +187,21 @@ class Cursor:
         return self.nodes[self.at - 1].span.end if self.at else self.place
 
 
+def exponent(cursor: Cursor) -> str:
+    """The `e-6` that follows a number without a space."""
+    found, at = "", cursor.at
+    for node in cursor.nodes[at : at + 8]:
+        if (
+            node.kind != "char"
+            or node.spaced
+            or not (node.text.isascii() and (node.text.isdigit() or node.text in "eE+-"))
+        ):
+            break
+        found += node.text
+    match = re.match(r"[eE][+-]?[0-9]+", found)
+    return match.group() if match else ""
+
+
 def contents(node: Node) -> Cursor:
     """The nodes of a group, or the one token."""
     if isinstance(node, Group):

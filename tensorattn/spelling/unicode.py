@@ -122,7 +122,7 @@ class _Reader:
             run.append(_Word(Span(begin, self.at), [sign[1]], tail, marks, True))
         names = [word.letters[0] for word in run]
         shown = self.text[start : self.at]
-        if refused := _refused_run(mark, names, shown):
+        if refused := refused_run(mark, names, shown):
             code, what, hint = refused
             self.writer.complain(code, what, Span(start, self.at), hint)
             self.writer.put(f"{mark}<i>", Span(start, self.at))
@@ -236,7 +236,7 @@ class _Reader:
             self._complain(*refused_sign(character), self.at + 1)
 
 
-def _refused_run(mark: str, names: list[str], shown: str) -> tuple[str, str, str] | None:
+def refused_run(mark: str, names: list[str], shown: str) -> tuple[str, str, str] | None:
     """Code, message and repair for raised or lowered signs that are no indices."""
     if mark == "^" and "T" in names:
         what = "`ᵀ` would be a transpose, but index notation has none: the order of indices says it"
