@@ -63,12 +63,10 @@ class Latex(Ascii):
 
     def script(self, mark: str, items: Sequence[Item]) -> str:
         texts = [item.text for item in items]
-        if all(item.kind in ("index", "bar") for item in items):
-            # a lone upper T would be a transpose
-            run = r"\mathrm{T}" if (mark, texts) == ("^", ["T"]) else _run(texts)
-            return f"{mark}{{{run}}}"
-        lone = len(items) == 1 and items[0].kind == "place" and texts[0].isdigit()
-        return f"{mark}{{{','.join(texts)}{',' if lone else ''}}}"
+        # a lone digit would be a label, and a lone upper T a transpose
+        lone = len(items) == 1 and (texts[0].isdigit() or (mark, texts[0]) == ("^", "T"))
+        run = all(item.kind in ("index", "bar") for item in items)
+        return f"{mark}{{{_run(texts) if run else ','.join(texts)}{',' if lone else ''}}}"
 
     def bar(self, names: Sequence[str], where: str) -> str:
         macro = "overline" if where or len(names) > 1 else "bar"  # which does not stretch
