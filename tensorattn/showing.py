@@ -72,10 +72,11 @@ class Printer:
     def __init__(self, spelling: Ascii, defined: Sequence[str]) -> None:
         self.spelling = spelling
         self.defined = frozenset(defined)
-        self.unbarred = spelling.unbarred(self.defined)
+        marked = [name for name in defined if name.endswith("bar")] if spelling.moves_bars else []
+        self.unbarred = frozenset(name.removesuffix("bar") for name in marked)
 
     def program(self, statements: Sequence[Statement]) -> str:
-        return self.spelling.program([(self._left(s), self.expression(s.body)) for s in statements])
+        return self.spelling.program([(self._left(s), self._text(s.body, NONE)) for s in statements])
 
     def expression(self, expr: Expr) -> str:
         return self._write(expr, OR, NONE)

@@ -146,6 +146,11 @@ NASTY = [
     "y^i_j = a^i_j; z_i^j = y_<i j> + y^j_i",
     # names that mean something else where they stand alone
     "y^<T> = x^<T>",
+    "Wbar_<i j> = a_i b_j; y_i = W_<i bar(j)> v_j",
+    "Wbar_<i j> = a_i b_j; y_i = Wbar_<i bar(j)> v_j",
+    "y_i = x_<i nu2 j1' seq'> sigma2 Gamma1' Alpha2 z_<nu2 j1' seq'> What_i xbar",
+    "y_i = mean[j](A_<i j>) prod[j](B_<i j>) z_i + prod[j : j == i](B_<i j>) min[j](B_<i j>)",
+    "y_i = a_i == (b_i == 1 and c_i == 2)",
     "y_<h i j k l> = x^<h i j k l>",
     "Alpha_omicron = x_omicron Gamma",
     "y_T = x_T z^<T T>",

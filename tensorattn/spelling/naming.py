@@ -145,6 +145,8 @@ def _word(cursor: Cursor, macro: Node, writer: Writer) -> Named | None:
         named = take_name(contents(argument), writer)
         return Named(named.text, span) if named else None
     word = re.sub(r"\\(?=_)", "", shown)
+    if greek := re.fullmatch(r"(\\[A-Za-z]+) ?([0-9]+'*)", shown):
+        word = letters.GREEK_MACROS.get(greek[1], greek[1]) + greek[2]
     if not _WORD.fullmatch(word):
         known = re.sub(r"[^A-Za-z0-9]", "", word) or "seq"
         hint = rf"a name has letters, digits and primes: \mathrm{{{known}}}"

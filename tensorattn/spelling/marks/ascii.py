@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -45,16 +45,13 @@ class Ascii:
     signs: Mapping[str, str] = {function: f" {sign} " for sign, function in COMPARISONS.items()}
     words: Mapping[str, str] = {"and": " and ", "or": " or ", "not": "not "}
     constants: Mapping[str, Sequence[str]] = {"eps": ("eps", "epsilon")}  # the name preferred comes first
+    moves_bars = False  # whether a barred index makes `W` mean the `Wbar` that a statement defines
     times = " * "
     angles = ("<", ">")
 
-    def program(self, statements: Sequence[tuple[str, str]]) -> str:
+    def program(self, statements: Sequence[tuple[str, Text]]) -> str:
         """Left and right sides, one statement a line."""
-        return "\n".join(f"{left} = {right}" for left, right in statements)
-
-    def unbarred(self, defined: Collection[str]) -> frozenset[str]:
-        """Tensors whose indices take no bar in a program that defines these names."""
-        return frozenset()
+        return "\n".join(f"{left} = {right.words}" for left, right in statements)
 
     # names and numbers
 

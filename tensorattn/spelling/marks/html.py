@@ -17,8 +17,8 @@ class Html(Unicode):
 
     signs: Mapping[str, str] = {function: escape(sign) for function, sign in Unicode.signs.items()}
 
-    def program(self, statements: Sequence[tuple[str, str]]) -> str:
-        return f"<div>{'<br>'.join(f'{left} = {right}' for left, right in statements)}</div>"
+    def program(self, statements: Sequence[tuple[str, Text]]) -> str:
+        return f"<div>{'<br>'.join(f'{left} = {right.words}' for left, right in statements)}</div>"
 
     def index(self, name: str) -> str:
         word = super().index(name)

@@ -3,40 +3,38 @@ r"""The LaTeX spelling: `W^{\mu\overline{\nu:\nu \le \mu}} v^{\nu}_{n}`, for KaT
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from itertools import pairwise
 
 from tensorattn.ir import BATCH
 from tensorattn.scanning import GREEK
-from tensorattn.spelling.marks.ascii import ATOM, OR, PRODUCT, UNIT, Ascii, Item, Part, Text
+from tensorattn.spelling.marks.ascii import ATOM, OR, PRODUCT, SUM, UNIT, Ascii, Item, Part, Text
 
 CAPITALS = "gamma delta theta lambda xi pi sigma upsilon phi psi omega".split()
 LETTERS = frozenset({*GREEK, *(name.capitalize() for name in CAPITALS)} - {"omicron"})  # those that TeX has a macro for
 ACCENTS = ("bar", "tilde", "hat")
 UPRIGHT = r"\mathrm"
-MACROS = frozenset("exp log tanh sin cos".split())
+MACROS = frozenset("exp log tanh sin cos max min".split())
+REACHING = ("sum", "prod")  # to the end of their term
 
 
 class Latex(Ascii):
     r"""`y_{ie} = \mathrm{softmax}_{j}\left(\frac{Q_{id} K_{jd}}{\sqrt{|d|}}\right) V_{je}`"""
 
     signs: Mapping[str, str] = {
-        **Ascii.signs, "less_equal": r" \le ", "greater_equal": r" \ge ", "not_equal": r" \ne ",
+        **Ascii.signs, "equal": " = ", "less_equal": r" \le ", "greater_equal": r" \ge ", "not_equal": r" \ne ",
     }  # fmt: skip
     words: Mapping[str, str] = {"and": r" \land ", "or": r" \lor ", "not": r"\lnot "}
     constants: Mapping[str, Sequence[str]] = {"eps": ("epsilon", "eps")}
+    moves_bars = True
     times = r" \cdot "
 
-    def program(self, statements: Sequence[tuple[str, str]]) -> str:
-        if len(statements) == 1:
-            return super().program(statements)
-        lines = [f"{left} &= {right}" for left, right in statements]
-        return "\n".join((r"\begin{aligned}", " \\\\\n".join(lines), r"\end{aligned}"))
-
-    def unbarred(self, defined: Collection[str]) -> frozenset[str]:
-        # a barred index makes `W` mean the `Wbar` that a statement defines
-        return frozenset(name.removesuffix("bar") for name in defined if name.endswith("bar"))
+    def program(self, statements: Sequence[tuple[str, Text]]) -> str:
+        rows = [(left, self.at(SUM, right)) for left, right in statements]  # `=` beside the first one needs a bracket
+        if len(rows) == 1:
+            return " = ".join(rows[0])
+        return "\n".join((r"\begin{aligned}", " \\\\\n".join(map(" &= ".join, rows)), r"\end{aligned}"))
 
     # names and numbers
 
@@ -47,11 +45,15 @@ class Latex(Ascii):
         return self.index(name)
 
     def index(self, name: str) -> str:
+        if name == BATCH:
+            return r"\ldots"
         stem = name.rstrip("'")
         primes = name[len(stem) :]
-        if stem in LETTERS:
-            return rf"\{stem}{primes}"
-        return name if len(stem) == 1 or name == BATCH else rf"\mathrm{{{stem}}}{primes}"
+        letter = stem.rstrip("0123456789")
+        shown = rf"\{letter}" if letter in LETTERS else letter
+        if letter == stem and (len(letter) == 1 or letter in LETTERS):
+            return shown + primes
+        return rf"{UPRIGHT}{{{shown}{stem[len(letter) :]}}}{primes}"
 
     def indices(self, names: Sequence[str]) -> str:
         return _run([self.index(name) for name in names])
@@ -99,8 +101,8 @@ class Latex(Ascii):
         return f"{self.word(name)}={value}"
 
     def bind(self, kind: str, binder: str, body: Text) -> Text:
-        if kind == "sum":  # it reaches to the end of its term
-            return Text(rf"\sum_{{{binder}}} {self.at(PRODUCT, body)}", PRODUCT)
+        if kind in REACHING:
+            return Text(rf"\{kind}_{{{binder}}} {self.at(PRODUCT, body)}", PRODUCT)
         return Text(rf"{self.word(kind)}_{{{binder}}}{self.bracket(body.words)}", ATOM)
 
     def cat(self, index: str, parts: Sequence[str], arguments: Sequence[str]) -> str:
@@ -123,7 +125,7 @@ class Latex(Ascii):
                 out = rf"\frac{{{numerator}}}{{{part.text.words}}}"
                 last = Part(Text(out, ATOM))
             else:
-                ends = number == len(parts) - 1 and _is_sum(part)
+                ends = number == len(parts) - 1 and _reaches(part)
                 out += self.join(last, part) + self.at(PRODUCT if ends else UNIT, part.text)
                 last = part
         return out
@@ -137,8 +139,8 @@ class Latex(Ascii):
         return r" \, " if sign == " " and upright else sign
 
 
-def _is_sum(part: Part) -> bool:
-    return part.text.words.startswith(r"\sum") and not part.group and not part.over
+def _reaches(part: Part) -> bool:
+    return part.text.words.startswith(tuple(rf"\{kind}_" for kind in REACHING)) and not part.group and not part.over
 
 
 def _run(texts: Sequence[str]) -> str:

@@ -20,6 +20,7 @@ class Unicode(Ascii):
     signs: Mapping[str, str] = {**Ascii.signs, "less_equal": " ≤ ", "greater_equal": " ≥ ", "not_equal": " ≠ "}
     words: Mapping[str, str] = {"and": " ∧ ", "or": " ∨ ", "not": "¬"}
     constants: Mapping[str, Sequence[str]] = {"eps": ("epsilon", "eps")}
+    moves_bars = True
     times = " · "
     angles = ("⟨", "⟩")
 
