@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tensorattn.ir import FUNCTIONS
 from tensorattn.source import Source, Span
-from tensorattn.spelling import letters, macros, tex
+from tensorattn.spelling import calls, letters, macros, operands, tex
 from tensorattn.spelling.displays import displays
 from tensorattn.spelling.naming import Named, starts_name, take_name
 from tensorattn.spelling.origins import Reading, Writer
@@ -73,7 +72,7 @@ class Formula:
     def _close_all(self, cursor: Cursor) -> None:
         """What is still open at the end; a bracket should not be."""
         for level in reversed(self.levels):
-            self._end_sums(level, cursor.behind)
+            self.end_sums(level, cursor.behind)
             if level.opener is not None:
                 what = f"`{level.opener.text}` is never closed"
                 self.writer.complain(
@@ -87,29 +86,29 @@ class Formula:
     def _factor(self, cursor: Cursor, node: Node) -> None:
         if isinstance(node, Group):
             self._group(cursor, node)
-        elif node.kind == "row" or (node.text == ";" and len(self.levels) == 1):
+        elif node.kind == "row" or (node.text == ";" and self.in_statement and len(self.levels) == 1):
             self._row(cursor)
         elif node.kind == "display":
             what = f"`{node.text}` stands inside a formula"
             self.writer.complain("E-SYNTAX", what, cursor.take().span, "close one display before the next")
-        elif node.text in self._readers:
-            self._readers[node.text](self, cursor)
+        elif node.text in _READERS:
+            _READERS[node.text](self, cursor)
         elif node.text in macros.SIGNS or node.text in ("=", "!"):
             self._sign(cursor)
-        elif self._starts_number(cursor):
-            self._number(cursor)
-        elif self._known(cursor):
-            self._function(cursor, *self._known_word(cursor))
+        elif operands.starts_number(cursor):
+            operands.number(self, cursor)
+        elif calls.is_known(cursor):
+            calls.known(self, cursor)
         elif starts_name(node):
             self._reference(cursor)
         else:
             self._refuse(cursor)
 
-    def _operand(self, text: str, span: Span) -> None:
+    def operand(self, text: str, span: Span) -> None:
         self.writer.apart(text, span)
         self.after_operand = True
 
-    def _operator(self, text: str, span: Span) -> None:
+    def operator(self, text: str, span: Span) -> None:
         self.writer.apart(text, span)
         self.writer.put(" ", Span(span.end, span.end))
         self.after_operand = False
@@ -122,11 +121,11 @@ class Formula:
         if len(self.levels) > 1:
             return
         if self.after_operand:
-            self._end_sums(self.levels[0], node.span.start)
+            self.end_sums(self.levels[0], node.span.start)
         self.writer.put("\n", node.span)
         self.after_operand = False
 
-    def _end_sums(self, level: _Level, at: int) -> None:
+    def end_sums(self, level: _Level, at: int) -> None:
         if level.sums:
             self.writer.put(")" * level.sums, Span(at, at))
             level.sums = 0
@@ -152,11 +151,11 @@ class Formula:
         if sign == "=" and not (self.in_statement and len(self.levels) == 1):
             sign = "=="
         if sign == "...":
-            self._operand("...", node.span)
+            self.operand("...", node.span)
             return
         if sign not in ("*", "/", "**", "not") and (self.after_operand or sign not in "+-"):
-            self._end_sums(self.levels[-1], start)
-        self._operator(sign, Span(start, cursor.behind))
+            self.end_sums(self.levels[-1], start)
+        self.operator(sign, Span(start, cursor.behind))
 
     def _is_final_comma(self, cursor: Cursor) -> bool:
         cursor.at -= 1
@@ -166,13 +165,13 @@ class Formula:
 
     # Brackets
 
-    def _open(self, cursor: Cursor) -> None:
+    def open_bracket(self, cursor: Cursor) -> None:
         node = cursor.take()
         self.levels.append(_Level(node))
         self.writer.apart("(", node.span)
         self.after_operand = False
 
-    def _close(self, cursor: Cursor) -> None:
+    def close_bracket(self, cursor: Cursor) -> None:
         node = cursor.take()
         opener = self.levels[-1].opener
         if opener is None or macros.OPENING[opener.text] != macros.CLOSING[node.text]:
@@ -181,10 +180,10 @@ class Formula:
             )
             self.writer.complain("E-SYNTAX", what, node.span, "brackets close in the group and the line that open them")
             return
-        self._end_sums(self.levels.pop(), node.span.start)
+        self.end_sums(self.levels.pop(), node.span.start)
         self.writer.put(")", node.span)
         self.after_operand = True
-        self._power(cursor)
+        self.power(cursor)
 
     def _group(self, cursor: Cursor, node: Group) -> None:
         """A name in braces is a name; other braces do not show, so they say nothing."""
@@ -203,19 +202,19 @@ class Formula:
                 what = f"`{unclosed.text}` is never closed"
                 self.writer.complain("E-SYNTAX", what, unclosed.span, "close the bracket in the same group")
                 self.writer.put(")", Span(inside.end, inside.end))
-        self._end_sums(level, inside.end)
+        self.end_sums(level, inside.end)
         if self.levels[-1] is level:
             self.levels.pop()
         if cursor.sees("^", "_"):
             what = "braces do not show, so a script behind them belongs to nothing"
             hint = r"write the indices at the name; a power stands at a bracket, \left(x_{i}\right)^{2}"
-            self._drop_script(cursor, "E-POWER" if cursor.sees("^") else "E-SYNTAX", what, hint)
+            self.drop_script(cursor, "E-POWER" if cursor.sees("^") else "E-SYNTAX", what, hint)
 
-    def _power(self, cursor: Cursor) -> None:
+    def power(self, cursor: Cursor) -> None:
         r"""`^{2}` behind a bracket."""
         if cursor.sees("_"):
             hint = "write the indices at each name in the bracket"
-            self._drop_script(cursor, "E-SYNTAX", "a bracket takes no index", hint)
+            self.drop_script(cursor, "E-SYNTAX", "a bracket takes no index", hint)
         if not cursor.sees("^"):
             return
         mark = cursor.peek()
@@ -226,7 +225,7 @@ class Formula:
         )
         if "".join(shown.split()) in macros.TRANSPOSES:
             what = "a transpose of a bracket: index notation has none, the order of indices says it"
-            self._drop_script(cursor, "E-MATRIX", what, "write the indices, e.g. Q_{id} K_{jd}")
+            self.drop_script(cursor, "E-MATRIX", what, "write the indices, e.g. Q_{id} K_{jd}")
             return
         cursor.take()
         argument = cursor.argument()
@@ -238,15 +237,15 @@ class Formula:
         if number.lstrip("-").isdecimal() and number.isascii():
             self.writer.put(number, _within(argument))
         else:
-            self._argument(argument)
+            self.argument(argument)
         self.after_operand = True
 
-    def _drop_script(self, cursor: Cursor, code: str, what: str, hint: str) -> None:
+    def drop_script(self, cursor: Cursor, code: str, what: str, hint: str) -> None:
         start = cursor.take().span.start
         cursor.argument()
         self.writer.complain(code, what, Span(start, cursor.behind), hint)
 
-    def _argument(self, node: Node) -> None:
+    def argument(self, node: Node) -> None:
         """A macro's argument, in brackets."""
         inside, start = contents(node), node.span.start
         self.writer.put(
@@ -259,7 +258,7 @@ class Formula:
     # Names, functions, binders
 
     def _reference(self, cursor: Cursor) -> None:
-        run = self._letters(cursor)
+        run = calls.letters_here(cursor)
         if len(run) >= SHORTEST_WORD:
             span = Span(cursor.place, cursor.place + len(run))
             hint = rf"\mathrm{{{run}}} for one name, {' '.join(run)} for a product"
@@ -269,146 +268,23 @@ class Formula:
         if named is None:
             named = Named("x", Span(cursor.behind, cursor.behind))
         if named.text in macros.KNOWN:
-            self._function(cursor, macros.KNOWN[named.text], named.span)
+            calls.call(self, cursor, macros.KNOWN[named.text], named.span)
             return
-        self._operand(named.text, named.span)
+        self.operand(named.text, named.span)
         self.scripts.attach(cursor, named)
 
-    def _letters(self, cursor: Cursor) -> str:
-        """The letters and digits in a row here, without a space between."""
-        run = ""
-        while (node := cursor.peek(len(run))) is not None and node.kind == "char" and node.text.isascii():
-            if not node.text.isalnum() or (run and node.spaced):
-                break
-            run += node.text
-        return run if run[:1].isalpha() else ""
+    # Sums and sizes
 
-    def _known(self, cursor: Cursor) -> bool:
-        node = cursor.peek()
-        assert node is not None
-        return self._letters(cursor) in macros.KNOWN or (node.kind == "macro" and node.text[1:] in macros.KNOWN)
-
-    def _known_word(self, cursor: Cursor) -> tuple[str, Span]:
-        start, run = cursor.place, self._letters(cursor)
-        word = run or cursor.peek().text[1:]  # type: ignore[union-attr]
-        cursor.at += len(run) or 1
-        return macros.KNOWN[word], Span(start, cursor.behind)
-
-    def _function(self, cursor: Cursor, word: str, span: Span) -> None:
-        if word in ("and", "or", "not"):
-            if word != "not":
-                self._end_sums(self.levels[-1], span.start)
-            self._operator(word, span)
-            return
-        self._operand(word, span)
-        if word in FUNCTIONS:
-            if cursor.sees("^", "_"):
-                what, hint = (
-                    f"`{word}` takes no script",
-                    rf"a power of it: \left(\mathrm{{{word}}}\left(…\right)\right)^{{2}}",
-                )
-                self._drop_script(cursor, "E-POWER" if cursor.sees("^") else "E-CALL", what, hint)
-        elif cursor.sees("_"):
-            cursor.take()
-            argument = cursor.argument()
-            self.scripts.binder(contents(argument) if argument is not None else Cursor((), cursor.behind))
-        else:
-            hint = rf"name the indices it runs over: \mathrm{{{word}}}_{{j}}\left(…\right)"
-            self.writer.complain("E-AXIS", f"`{word}` names no axis", span, hint)
-        self._body(cursor, word, span)
-
-    def _body(self, cursor: Cursor, word: str, span: Span) -> None:
-        """The bracket behind a function or a binder."""
-        node = cursor.peek()
-        if node is not None and node.text in macros.OPENING:
-            self._open(cursor)
-        elif isinstance(node, Group):
-            self._argument(cursor.take())
-            self._power(cursor)
-        else:
-            what, hint = f"nothing shows how far `{word}` reaches", rf"write brackets: \mathrm{{{word}}}…\left(…\right)"
-            self.writer.complain("E-CALL", what, span, hint)
-
-    # Numbers, fractions, roots, sizes
-
-    def _starts_number(self, cursor: Cursor) -> bool:
-        node, after = cursor.peek(), cursor.peek(1)
-        return _is_digit(node) or (node is not None and node.text == "." and _is_digit(after))
-
-    def _number(self, cursor: Cursor) -> None:
-        start, text = cursor.place, cursor.take().text
-        while self._goes_on(cursor, text):
-            text += cursor.take().text
-        exponent = tex.exponent(cursor)
-        cursor.at += len(exponent)
-        self._operand(text + exponent, Span(start, cursor.behind))
-        if cursor.sees("^", "_"):
-            power = cursor.sees("^")
-            what = rf"a script at the number {text}"
-            hint = rf"a power stands at a bracket: \left({text}\right)^{{…}}" if power else "write the index at a name"
-            self._drop_script(cursor, "E-POWER" if power else "E-SYNTAX", what, hint)
-
-    def _goes_on(self, cursor: Cursor, text: str) -> bool:
-        node = cursor.peek()
-        if node is None or node.spaced:
-            return False
-        return _is_digit(node) or (node.text == "." and "." not in text and _is_digit(cursor.peek(1)))
-
-    def _fraction(self, cursor: Cursor) -> None:
-        macro = cursor.take()
-        above, below = cursor.argument(), cursor.argument()
-        if above is None or below is None:
-            what = f"`{macro.text}` takes two arguments"
-            self.writer.complain("E-SYNTAX", what, macro.span, rf"write {macro.text}{{a}}{{b}}")
-            return
-        self.writer.apart("(", macro.span)
-        self._argument(above)
-        self.writer.put(" / ", Span(below.span.start, below.span.start))
-        self._argument(below)
-        self.writer.put(")", Span(below.span.end, below.span.end))
-        self.after_operand = True
-        self._power(cursor)
-
-    def _root(self, cursor: Cursor) -> None:
-        macro = cursor.take()
-        if cursor.sees("["):
-            hint = r"write a power: \left(x\right)^{1/3}"
-            self.writer.complain("E-POWER", "a root other than the square root", cursor.take().span, hint)
-            while cursor.peek() is not None and not cursor.sees("]"):
-                cursor.take()
-            cursor.argument()
-        argument = cursor.argument()
-        if argument is None:
-            self.writer.complain("E-SYNTAX", f"nothing follows `{macro.text}`", macro.span, r"write \sqrt{x}")
-            return
-        self._operand("sqrt", macro.span)
-        self._argument(argument)
-        self._power(cursor)
-
-    def _sum(self, cursor: Cursor) -> None:
+    def sum(self, cursor: Cursor) -> None:
         self.sums.read(cursor)
         self.levels[-1].sums += 1
         self.after_operand = False
 
-    def _size(self, cursor: Cursor) -> None:
+    def size(self, cursor: Cursor) -> None:
         self.writer.put(" ", Span(cursor.place, cursor.place))
-        self.extent(cursor)
+        operands.extent(self, cursor)
         self.after_operand = True
-        self._power(cursor)
-
-    def extent(self, cursor: Cursor) -> None:
-        """`|d|`."""
-        line = cursor.take()
-        named = take_name(cursor, self.writer) if starts_name(cursor.peek()) else None
-        if named is None or not cursor.sees(*macros.LINES):
-            what = "`|…|` is the size of one index"
-            self.writer.complain(
-                "E-SYNTAX", what, line.span, r"write |d|; the absolute value is \mathrm{abs}\left(…\right)"
-            )
-            return
-        self.writer.put("|", line.span)
-        self.writer.put(named.text, named.span)
-        self.writer.put("|", cursor.take().span)
+        self.power(cursor)
 
     # Refusals
 
@@ -435,18 +311,15 @@ class Formula:
             code, what, hint = refused_sign(node.text)
             self.writer.complain(code, what, node.span, hint)
 
-    _readers: dict[str, Callable[[Formula, Cursor], None]] = {
-        **dict.fromkeys(macros.OPENING, _open),
-        **dict.fromkeys(macros.CLOSING, _close),
-        **dict.fromkeys(macros.LINES, _size),
-        **dict.fromkeys(macros.FRACTIONS, _fraction),
-        **dict.fromkeys((r"\sqrt", "√"), _root),
-        **dict.fromkeys((r"\sum", r"\prod", "∑", "∏"), _sum),
-    }
 
-
-def _is_digit(node: Node | None) -> bool:
-    return node is not None and node.kind == "char" and node.text.isascii() and node.text.isdigit()
+_READERS: dict[str, Callable[[Formula, Cursor], None]] = {
+    **dict.fromkeys(macros.OPENING, Formula.open_bracket),
+    **dict.fromkeys(macros.CLOSING, Formula.close_bracket),
+    **dict.fromkeys(macros.LINES, Formula.size),
+    **dict.fromkeys(macros.FRACTIONS, operands.fraction),
+    **dict.fromkeys((r"\sqrt", "√"), operands.root),
+    **dict.fromkeys((r"\sum", r"\prod", "∑", "∏"), Formula.sum),
+}
 
 
 def _within(node: Node) -> Span:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tensorattn.source import Span
-from tensorattn.spelling import letters, macros
+from tensorattn.spelling import letters, macros, operands
 from tensorattn.spelling.naming import Named, starts_name, take_name
 from tensorattn.spelling.tex import Cursor, Group, Node, contents
 from tensorattn.spelling.unicode import refused_run
@@ -33,7 +33,8 @@ class Scripts:
             if node.text in ("^", "_"):
                 self._script(cursor, owner)
             elif node.text in letters.PRIMES and cursor.at > start:
-                hint = f"the prime of an index stands inside, {owner.text}_{{i'}}, that of a name before: {owner.text}'_{{i}}"
+                name = owner.text
+                hint = f"the prime of an index stands inside, {name}_{{i'}}, that of a name before: {name}'_{{i}}"
                 self.writer.complain("E-SYNTAX", "a prime stands after a script", cursor.take().span, hint)
             elif node.kind == "char" and letters.script(node.text):
                 self._raised(cursor)
@@ -60,9 +61,9 @@ class Scripts:
             code, what, hint = refused
             self.writer.complain(code, what, span, hint)
             return
-        self.group(mark.text, mark.span, inside)
+        self.group(mark.text, mark.span, inside, argument.span.end)
 
-    def group(self, mark: str, span: Span, inside: Cursor) -> None:
+    def group(self, mark: str, span: Span, inside: Cursor, end: int) -> None:
         """`^<…>` or `_<…>`."""
         self.writer.put(f"{mark}<", span)
         chunks, put = _chunks(inside), _Separator(self.writer.put)
@@ -74,7 +75,7 @@ class Scripts:
                 while chunk.peek() is not None:
                     put(chunk.place)
                     self._slot(chunk, len(chunks) > 1 or _ends_with_comma(inside))
-        self.writer.put(">", Span(inside.end, inside.end))
+        self.writer.put(">", Span(inside.end, end))
 
     def _slot(self, chunk: Cursor, commas: bool) -> None:
         node = chunk.peek()
@@ -83,11 +84,11 @@ class Scripts:
             self._bar(chunk)
         elif node.text == "(":
             self._merge(chunk)
-        elif _is_digit(node):
+        elif operands.is_digit(node):
             number = self._integer(chunk)
             if not commas or chunk.peek() is not None or len(chunk.nodes) > len(number):
                 what = f"`{number}` may be a label, a position or a factor"
-                hint = rf"a position stands between commas, {{{number},d}}; a label belongs to the name, \mathrm{{x{number}}}"
+                hint = rf"a position stands between commas, {{{number},d}}; a label in the name, \mathrm{{x{number}}}"
                 self.writer.complain("E-LABEL", what, Span(chunk.behind - len(number), chunk.behind), hint)
         elif macros.SIGNS.get(node.text) == "..." or node.text == ".":
             self._dots(chunk)
@@ -109,7 +110,7 @@ class Scripts:
 
     def _integer(self, chunk: Cursor) -> str:
         digits, start = "", chunk.place
-        while (node := chunk.peek()) is not None and _is_digit(node):
+        while (node := chunk.peek()) is not None and operands.is_digit(node):
             digits += chunk.take().text
         self.writer.put(digits, Span(start, chunk.behind))
         return digits
@@ -204,10 +205,10 @@ class Scripts:
                 hint = r"a slot with arithmetic stands between commas, {h,i-j}; a factor is written 2\cdot i"
                 self.writer.complain("E-SEP", f"`{text}` may be one slot or several", Span(start, chunk.end), hint)
             waiting = False
-            if _is_digit(node):
+            if operands.is_digit(node):
                 self._integer(chunk)
             elif node.text in macros.LINES:
-                self.formula.extent(chunk)
+                operands.extent(self.formula, chunk)
             elif starts_name(node):
                 self._index(chunk)
             else:
@@ -303,7 +304,7 @@ def no_indices(mark: str, nodes: tuple[Node, ...], owner: str, shown: str) -> tu
         hint = rf"a label belongs to the name: \mathrm{{{name}{label}}}; two axes merged into one are written {{(h,d)}}"
         return "E-LABEL", f"`{mark}{{{shown}}}` is a label, which names no axis", hint
     signless = nodes[1:] if macros.SIGNS.get(nodes[0].text) in ("+", "-") else nodes
-    number = "".join(node.text for node in signless) if all(_is_digit(node) for node in signless) else ""
+    number = "".join(node.text for node in signless) if all(operands.is_digit(node) for node in signless) else ""
     if mark == "^" and number:
         hint = rf"a power: \left({name}\right)^{{{shown}}}"
         if len(signless) == len(nodes):
@@ -324,10 +325,6 @@ def _within(node: Node) -> Span:
 def _spanned(refused: tuple[str, str, str] | None, span: Span) -> tuple[str, str, Span, str]:
     code, what, hint = refused or ("E-SYNTAX", "a raised sign cannot stand here", "write it with ^ or _")
     return code, what, span, hint
-
-
-def _is_digit(node: Node) -> bool:
-    return node.kind == "char" and node.text.isascii() and node.text.isdigit()
 
 
 def _has_arithmetic(chunk: Cursor) -> bool:
