@@ -146,7 +146,7 @@ NASTY = [
     "y^i_j = a^i_j; z_i^j = y_<i j> + y^j_i",
     # names that mean something else where they stand alone
     "y^<T> = x^<T>",
-    "y_i = sum[j1](A_<i j1>) z_i + prod[seq t' : seq > 1](A_<i seq t'>)",
+    "y_i = sum[j1](A_<i j1>) z_i + prod[seq t' : seq > 1](B_<i seq t'>)",
     "Wbar_<i j> = a_i b_j; y_i = W_<i bar(j)> v_j",
     "Wbar_<i j> = a_i b_j; y_i = Wbar_<i bar(j)> v_j",
     "y_i = x_<i nu2 j1' seq'> sigma2 Gamma1' Alpha2 z_<nu2 j1' seq'> What_i xbar",

@@ -1,4 +1,4 @@
-"""Print formulas of the corpus, the library and random programs in LaTeX, and have KaTeX or pdfLaTeX set each."""
+"""Print programs of the corpus, the library and random ones; KaTeX or pdfLaTeX set their LaTeX, or all is read back."""
 
 from __future__ import annotations
 
@@ -44,19 +44,37 @@ def pdflatex(formulas: list[str]) -> list[tuple[int, str]]:
     return errors
 
 
+def reading(programs: list[ta.Program]) -> list[str]:
+    """What is written in a spelling and does not read back as the same program."""
+    written = [(p, write(p)) for p in programs for write in (str, ta.Program.unicode, ta.Program.latex)]
+    return [text for program, text in written if not _reads_back(text, program)]
+
+
+def _reads_back(text: str, program: ta.Program) -> bool:
+    try:
+        return ta.parse(text) == program
+    except ta.TensorattnError as error:
+        print(error, file=sys.stderr)
+        return False
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.typesetting", description=__doc__)
-    parser.add_argument("by", choices=["katex", "pdflatex"])
+    parser.add_argument("by", choices=["katex", "pdflatex", "reading"])
     parser.add_argument("--programs", type=int, default=1000, metavar="N", help="how many random programs (1000)")
     asked = parser.parse_args()
-    formulas = [ta.parse(text).latex() for text in [*known_texts(), *random_texts(asked.programs)]]
-    errors = {"katex": katex, "pdflatex": pdflatex}[asked.by](formulas)
-    for number, message in errors:
-        print(f"{formulas[number]}\n  {message}", file=sys.stderr)
-    bad = {number for number, _ in errors}
-    print(f"{asked.by}: {len(formulas) - len(bad)} of {len(formulas)} formulas are set without an error")
-    return 1 if errors else 0
+    programs = [ta.parse(text) for text in [*known_texts(), *random_texts(asked.programs)]]
+    if asked.by == "reading":
+        refused = reading(programs)
+    else:
+        formulas = [program.latex() for program in programs]
+        refused = [f"{formulas[n]}\n  {message}" for n, message in SETTERS[asked.by](formulas)]
+    print(*refused, sep="\n", file=sys.stderr)
+    print(f"{asked.by}: {len(programs)} programs, {len(refused)} errors")
+    return 1 if refused else 0
 
+
+SETTERS = {"katex": katex, "pdflatex": pdflatex}
 
 if __name__ == "__main__":
     raise SystemExit(main())
