@@ -92,7 +92,7 @@ class Printer:
     ) -> str:
         """`name^<…>_<…>`; `bar`: the indices, contiguous in one group, that stand under a bar."""
         groups = [self._items(listed, bar, where) for listed in (slots[:upper], slots[upper:])]
-        return self.spelling.tensor(name) + self.spelling.scripts(*groups)
+        return self.spelling.reference(name, *groups)
 
     def _items(self, slots: tuple[Slot, ...], bar: tuple[Index, ...], where: str) -> list[Item]:
         barred = Item(self.spelling.bar([i.name for i in bar], where), "bar") if bar else None

@@ -72,6 +72,9 @@ class Ascii:
 
     # slots
 
+    def reference(self, name: str, upper: Sequence[Item], lower: Sequence[Item]) -> str:
+        return self.tensor(name) + self.scripts(upper, lower)
+
     def scripts(self, upper: Sequence[Item], lower: Sequence[Item]) -> str:
         """The index groups of a tensor."""
         return "".join(self.script(mark, items) for mark, items in (("^", upper), ("_", lower)) if items)

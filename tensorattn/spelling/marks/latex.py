@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from tensorattn.ir import BATCH
 from tensorattn.scanning import GREEK
+from tensorattn.spelling.macros import ALIASES
 from tensorattn.spelling.marks.ascii import ATOM, OR, PRODUCT, SUM, UNIT, Ascii, Item, Part, Text
 
 CAPITALS = "gamma delta theta lambda xi pi sigma upsilon phi psi omega".split()
@@ -49,6 +50,8 @@ class Latex(Ascii):
             return r"\ldots"
         stem = name.rstrip("'")
         primes = name[len(stem) :]
+        if name in ALIASES:
+            return rf"{UPRIGHT}{{{name}{{}}}}"  # in braces of its own, for by itself it would be the function
         letter = stem.rstrip("0123456789")
         shown = rf"\{letter}" if letter in LETTERS else letter
         if letter == stem and (len(letter) == 1 or letter in LETTERS):
@@ -62,6 +65,11 @@ class Latex(Ascii):
         return repr(value) if isinstance(value, int) else _digits(value)
 
     # slots
+
+    def reference(self, name: str, upper: Sequence[Item], lower: Sequence[Item]) -> str:
+        if name == "e" and any(item.kind != "index" or item.name == BATCH for item in upper):
+            return rf"{UPRIGHT}{{e{{}}}}" + self.scripts(upper, lower)  # no power of e
+        return super().reference(name, upper, lower)
 
     def script(self, mark: str, items: Sequence[Item]) -> str:
         texts = [item.text for item in items]
