@@ -146,6 +146,7 @@ NASTY = [
     "y^i_j = a^i_j; z_i^j = y_<i j> + y^j_i",
     # names that mean something else where they stand alone
     "y^<T> = x^<T>",
+    "y_i = x_i**T + x_i**-T + T**i * x_i",
     "y_i = sum[j1](A_<i j1>) z_i + prod[seq t' : seq > 1](B_<i seq t'>)",
     "Wbar_<i j> = a_i b_j; y_i = W_<i bar(j)> v_j",
     "Wbar_<i j> = a_i b_j; y_i = Wbar_<i bar(j)> v_j",

@@ -69,7 +69,8 @@ def main() -> int:
     else:
         formulas = [program.latex() for program in programs]
         refused = [f"{formulas[n]}\n  {message}" for n, message in SETTERS[asked.by](formulas)]
-    print(*refused, sep="\n", file=sys.stderr)
+    for text in refused:
+        print(text, file=sys.stderr)
     print(f"{asked.by}: {len(programs)} programs, {len(refused)} errors")
     return 1 if refused else 0
 

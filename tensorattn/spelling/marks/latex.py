@@ -118,7 +118,8 @@ class Latex(Ascii):
         return rf"\mathrm{{cat}}_{{{binder}}}{self.bracket(', '.join(arguments))}"
 
     def power(self, base: Text, sign: str, exponent: Text) -> str:
-        return f"{self.bracket(base.words)}^{{{sign}{self.at(PRODUCT if sign else OR, exponent)}}}"
+        raised = sign + self.at(PRODUCT if sign else OR, exponent)
+        return f"{self.bracket(base.words)}^{{{self.bracket(raised) if raised == 'T' else raised}}}"  # no transpose
 
     def reciprocal(self, divisor: Text) -> str:
         return rf"\frac{{1}}{{{divisor.words}}}"
