@@ -124,6 +124,32 @@ class Program:
 
         return show(self)
 
+    def unicode(self) -> str:
+        """The program in Unicode: `W^⟨μ ν⟩ = k^μᵢ q^νⱼ Mᵢⱼ`; it reads back as an equal program."""
+        from tensorattn.showing import show
+        from tensorattn.spelling.marks.unicode import Unicode
+
+        return show(self, Unicode())
+
+    def latex(self) -> str:
+        r"""The program in LaTeX, without `$`: `W^{\mu\nu} = k^{\mu}_{i} q^{\nu}_{j} M_{ij}`.
+
+        It reads back as an equal program. Several statements stand in an `aligned` environment. For KaTeX,
+        MathJax, or pdfLaTeX with amsmath.
+        """
+        from tensorattn.showing import show
+        from tensorattn.spelling.marks.latex import Latex
+
+        return show(self, Latex())
+
+    def _repr_latex_(self) -> str:
+        return f"$$\n{self.latex()}\n$$"
+
+    def _repr_html_(self) -> str:
+        from tensorattn.spelling.marks.html import display
+
+        return display(self)
+
     def __reduce__(self) -> tuple[object, ...]:
         return _read, (str(self),)
 

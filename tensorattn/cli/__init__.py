@@ -208,6 +208,12 @@ def emit(
     show_default=True,
     help="Which stage to print.",
 )
+@click.option(
+    "--as",
+    "written",
+    type=click.Choice(get_args(arguments.Spelling)),
+    help="How to spell the text; default: ascii, the canonical one.",
+)
 @arguments.sizes_option
 @arguments.outputs_option
 @arguments.backend_option
@@ -215,14 +221,19 @@ def emit(
 def show(
     formula: arguments.Given,
     stage: arguments.Stage,
+    written: arguments.Spelling | None,
     sizes: dict[str, int],
     outputs: tuple[str, ...] | None,
     backend: str,
     form: str,
 ) -> None:
-    """Print any stage between the text and the code."""
-    from tensorattn.cli.stages import stage_text
+    """Print any stage between the text and the code; the text in any spelling."""
+    from tensorattn.cli.stages import language, stage_text
 
+    if written and stage != "text":
+        raise click.UsageError(f"--as is for the stage text, not for {stage}")
     with _diagnosed(form):
-        text = stage_text(arguments.read_program(formula), stage, sizes, outputs, backend)
-        report_data(form, text.rstrip("\n"), {"stage": stage, "text": text})
+        program = arguments.read_program(formula)
+        text = stage_text(program, stage, sizes, outputs, backend, written or "ascii")
+        named = {"as": written or "ascii"} if stage == "text" else {}
+        report_data(form, text.rstrip("\n"), {"stage": stage, **named, "text": text}, language(stage, written))

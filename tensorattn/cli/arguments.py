@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 SUFFIX = ".attn"
 
 Stage = Literal["text", "tree", "ir", "plan", "kernel", "source"]
+Spelling = Literal["ascii", "unicode", "latex", "einsum"]
 
 
 @dataclass(frozen=True, slots=True)

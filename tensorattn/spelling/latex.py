@@ -267,7 +267,7 @@ class Formula:
         named = take_name(cursor, self.writer)
         if named is None:
             named = Named("x", Span(cursor.behind, cursor.behind))
-        if named.text in macros.KNOWN:
+        if named.text in macros.KNOWN and not named.plain:
             calls.call(self, cursor, macros.KNOWN[named.text], named.span)
             return
         self.operand(named.text, named.span)

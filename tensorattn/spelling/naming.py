@@ -19,6 +19,7 @@ class Named(NamedTuple):
 
     text: str
     span: Span
+    plain: bool = False  # `\\mathrm{ln{}}`: a name, whatever the word says else
 
     def with_mark(self, mark: str, span: Span) -> Named:
         """The mark goes before the primes: `\\bar{W'}` is `Wbar'`."""
@@ -57,7 +58,7 @@ def take_name(cursor: Cursor, writer: Writer) -> Named | None:
     named = _unmarked(cursor, writer, bool(marks))
     if named is None:
         return None
-    named = Named(named.text + take_primes(cursor), Span(start, cursor.behind))
+    named = named._replace(text=named.text + take_primes(cursor), span=Span(start, cursor.behind))
     for mark in reversed(marks):
         named = named.with_mark(mark, named.span)
     return named
@@ -144,13 +145,15 @@ def _word(cursor: Cursor, macro: Node, writer: Writer) -> Named | None:
     if isinstance(argument, Group) and len(argument.nodes) == 1 and starts_name(argument.nodes[0]):
         named = take_name(contents(argument), writer)
         return Named(named.text, span) if named else None
-    word = re.sub(r"\\(?=_)", "", shown)
+    word = re.sub(r"\\(?=_)", "", shown.removesuffix("{}"))
+    if greek := re.fullmatch(r"(\\[A-Za-z]+) ?([0-9]+'*)", shown):
+        word = letters.GREEK_MACROS.get(greek[1], greek[1]) + greek[2]
     if not _WORD.fullmatch(word):
         known = re.sub(r"[^A-Za-z0-9]", "", word) or "seq"
         hint = rf"a name has letters, digits and primes: \mathrm{{{known}}}"
         writer.complain("E-CHAR", f"`{shown}` is no name", span, hint)
         return None
-    return Named(word, span)
+    return Named(word, span, shown.endswith("{}"))
 
 
 def _styled(cursor: Cursor, macro: Node, writer: Writer) -> Named | None:

@@ -56,7 +56,7 @@ class Scripts:
         span = Span(mark.span.start, argument.span.end)
         if not inside.nodes:
             return
-        refused = no_indices(mark.text, inside.nodes, owner.text, self.writer.text(_within(argument)))
+        refused = no_indices(mark.text, inside.nodes, owner, self.writer.text(_within(argument)))
         if refused:
             code, what, hint = refused
             self.writer.complain(code, what, span, hint)
@@ -80,7 +80,11 @@ class Scripts:
     def _slot(self, chunk: Cursor, commas: bool) -> None:
         node = chunk.peek()
         assert node is not None
-        if node.text in (r"\bar", r"\overline"):
+        gathers = (after := chunk.peek(2)) is not None and after.text in (
+            "^",
+            "_",
+        )  # `\bar{D}_{ij}`, no bar has a script
+        if node.text in (r"\bar", r"\overline") and not gathers:
             self._bar(chunk)
         elif node.text == "(":
             self._merge(chunk)
@@ -293,12 +297,12 @@ class _Separator:
         self.started = True
 
 
-def no_indices(mark: str, nodes: tuple[Node, ...], owner: str, shown: str) -> tuple[str, str, str] | None:
+def no_indices(mark: str, nodes: tuple[Node, ...], owner: Named, shown: str) -> tuple[str, str, str] | None:
     """Code, message and repair of a script that is a transpose, a power or a label."""
     if mark == "^" and "".join(shown.split()) in macros.TRANSPOSES:
         what = f"`^{shown}` would be a transpose, but index notation has none: the order of indices says it"
         return "E-MATRIX", what, "write the indices, e.g. Q_{id} K_{jd}; for an index named T write ^{T,}"
-    name = owner.rstrip("'")
+    name = owner.text.rstrip("'")
     if nodes[0].text in ("(", "[") and not any(node.text == "," for node in nodes):
         label = "".join(c for c in shown if c.isalnum())
         hint = rf"a label belongs to the name: \mathrm{{{name}{label}}}; two axes merged into one are written {{(h,d)}}"
@@ -313,7 +317,7 @@ def no_indices(mark: str, nodes: tuple[Node, ...], owner: str, shown: str) -> tu
     if number:
         hint = rf"a label belongs to the name: \mathrm{{{name}{number}}}; a fixed slot has a comma: {name}_{{{shown},}}"
         return "E-LABEL", f"`_{{{shown}}}` may be a label or a position", hint
-    if mark == "^" and owner == "e" and not all(starts_name(node) for node in nodes):
+    if mark == "^" and owner.text == "e" and not owner.plain and not all(starts_name(node) for node in nodes):
         return "E-POWER", "`e^{…}` with more than indices would be a power", rf"write \exp\left({shown}\right)"
     return None
 

@@ -8,7 +8,7 @@ from tensorattn.source import Span
 from tensorattn.spelling import macros
 from tensorattn.spelling.naming import Named, starts_name, take_name
 from tensorattn.spelling.origins import Piece
-from tensorattn.spelling.tex import Cursor, Node, contents
+from tensorattn.spelling.tex import Cursor, Group, Node, contents
 
 if TYPE_CHECKING:
     from tensorattn.spelling.latex import Formula
@@ -100,4 +100,5 @@ def _before_condition(below: Cursor) -> list[Node]:
 
 
 def _holds_names(node: Node) -> bool:
-    return starts_name(node) or node.text == "," or node.text == "^" or node.text in ("'", r"\prime")
+    # a group is the argument of \mathrm; what it holds else, the binder refuses
+    return isinstance(node, Group) or starts_name(node) or node.text in (",", "^", "'", r"\prime")
