@@ -313,7 +313,7 @@ def no_indices(mark: str, nodes: tuple[Node, ...], owner: str, shown: str) -> tu
     if number:
         hint = rf"a label belongs to the name: \mathrm{{{name}{number}}}; a fixed slot has a comma: {name}_{{{shown},}}"
         return "E-LABEL", f"`_{{{shown}}}` may be a label or a position", hint
-    if mark == "^" and owner == "e" and not all(starts_name(node) for node in nodes):
+    if mark == "^" and owner == "e" and not all(starts_name(n) or isinstance(n, Group) or n.text == "," for n in nodes):
         return "E-POWER", "`e^{…}` with more than indices would be a power", rf"write \exp\left({shown}\right)"
     return None
 
