@@ -10,7 +10,7 @@ INPUTS := pyproject.toml constraints.txt
 PYTEST_ARGS ?=
 BENCHMARKS ?=
 
-.PHONY: demo test demo-minilm test-minilm times benchmarks lint clean
+.PHONY: demo test test-spellings test-katex test-pdflatex demo-minilm test-minilm times benchmarks lint clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/core.stamp
@@ -18,6 +18,18 @@ demo: $(VENV)/core.stamp
 
 test: $(VENV)/test.stamp
 	$(ONE_THREAD) $(BIN)/python -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
+
+# what is printed in every spelling reads back: the corpus, the library, a thousand random programs
+test-spellings: $(VENV)/test.stamp
+	$(ONE_THREAD) $(BIN)/python -m tests.typesetting reading
+
+# every printed formula through KaTeX (needs node and npm), and through pdfLaTeX with amsmath
+test-katex: $(VENV)/test.stamp
+	npm install --silent --no-save --no-package-lock --prefix $(VENV)/katex katex@0.16.22
+	NODE_PATH=$(VENV)/katex/node_modules $(BIN)/python -m tests.typesetting katex
+
+test-pdflatex: $(VENV)/test.stamp
+	$(BIN)/python -m tests.typesetting pdflatex
 
 demo-minilm: $(VENV)/minilm.stamp
 	$(ONE_THREAD) $(BIN)/python examples/minilm.py

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tensorattn.merging import merge as merge
     from tensorattn.program import Program as Program
     from tensorattn.reading import parse as parse
+    from tensorattn.spelling.einsum import from_einsum as from_einsum
 
 _LAZY = {
     "parse": "reading",
@@ -45,6 +46,7 @@ _LAZY = {
     "Program": "program",
     "equivalent": "comparing",
     "formulas": "library",
+    "from_einsum": "spelling.einsum",
     "grad": "differentiating",
 }
 
@@ -67,6 +69,7 @@ __all__ = [
     "dropout",
     "equivalent",
     "formulas",
+    "from_einsum",
     "grad",
     "merge",
     "parse",

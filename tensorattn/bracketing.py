@@ -52,6 +52,11 @@ def brackets_of(factors: tuple[Expr, ...], summed: tuple[Index, ...]) -> tuple[R
     return tuple(sorted({r for r in ranges.values() if r != (0, len(factors))}))
 
 
+def is_enclosable(factors: tuple[Expr, ...], summed: tuple[Index, ...], found: Range) -> bool:
+    """Whether a bracket around these factors changes no sum: it holds all of every index that it would sum."""
+    return _whole(found, factors, summed) == found
+
+
 def is_divisor(factors: tuple[Expr, ...], number: int) -> bool:
     """Whether a factor prints after `/`."""
     factor = factors[number]

@@ -22,11 +22,14 @@ class Example:
     arrays: Mapping[str, Any] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     wrt: str | None = None  # the input that it is differentiated by
+    einsum: bool = False  # whether it is an einsum string
 
     def run(self) -> object:
         """What the call returns. Raises: the error that it is an example of."""
         import tensorattn
 
+        if self.einsum:
+            return tensorattn.from_einsum(self.formula)
         if self.wrt is not None:
             return tensorattn.grad(self.formula, self.wrt)
         if self.arrays is not None:
@@ -47,6 +50,8 @@ class Example:
         """The call as Python code."""
         options = "".join(f", {name}={value!r}" for name, value in self.options.items())
         formula = repr(self.formula) if "\n" not in self.formula else f'"""\n{self.formula}\n"""'
+        if self.einsum:
+            return f"tensorattn.from_einsum({formula})"
         if self.wrt is not None:
             return f"tensorattn.grad({formula}, {self.wrt!r})"
         if self.arrays is not None:
@@ -141,7 +146,11 @@ _CODES: dict[str, Condition] = {
         "y_i = beta * (a_i + b_i)",
     ),
     "E-AXIS": _texts("a binder names no axis", "y_i = softmax(A_<i j>) x_j", "y_i = softmax[j](A_<i j>) x_j"),
-    "E-MATRIX": _texts("a transpose stands where axes have names", "Y = Q K^T", "Y_<i j> = Q_<i d> K_<j d>"),
+    "E-MATRIX": _texts(
+        "a matrix formula names no axes, or the axes declared for it do not fit",
+        "Y = Q K^T",
+        "Y_<i j> = Q_<i d> K_<j d>",
+    ),
     "E-SEP": _texts(
         "a group of several slots with arithmetic lacks commas",
         "A_<h i j> = R_<h i-j+3> ones_j",
@@ -172,6 +181,11 @@ _CODES: dict[str, Condition] = {
         "y_i = n x_i",
     ),
     "E-SYNTAX": _texts("the text does not follow the grammar", "y_i = (a_i + b_i", "y_i = (a_i + b_i)"),
+    "E-EINSUM": Condition(
+        "a text is no einsum string, its operands and their names differ in number, or a program is no einsum",
+        Example("ij,jk->i,k", einsum=True),
+        Example("ij,jk->ik", einsum=True),
+    ),
     "E-LINT": Condition(
         "`strict=True` and the formula reads like a slip",
         Example("y_i = A_<j j> x_i", options={"strict": True}),

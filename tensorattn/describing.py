@@ -18,6 +18,7 @@ from tensorattn.kinds import Case
 from tensorattn.plan import Plan
 from tensorattn.program import Program
 from tensorattn.rates import machine
+from tensorattn.signature import Signature
 from tensorattn.specialising import Request
 
 
@@ -29,8 +30,17 @@ class Described:
     program: Program
     used: Program
     inputs: tuple[str, ...]
+    signature: Signature
     _sizes: Mapping[str, int]
     _request: Request
+
+    def _repr_latex_(self) -> str:
+        return f"$$\n{self.program.latex()}\n$$"
+
+    def _repr_html_(self) -> str:
+        from tensorattn.spelling.marks.html import display
+
+        return display(self.program, self.signature)
 
     def choice(
         self,

@@ -10,11 +10,12 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tensorattn import spelling
 from tensorattn import tree as t
 from tensorattn.errors import NotationError
 from tensorattn.explaining import misused_words, syntax_error
 from tensorattn.ir import COMPARISONS
-from tensorattn.scanning import scan
+from tensorattn.scanning import check_length, scan
 from tensorattn.source import Source, Span
 
 if TYPE_CHECKING:
@@ -66,20 +67,17 @@ def _parser() -> Lark:
 
 def parse_tree(source: Source) -> tuple[t.StatementNode, ...]:
     """The statements of a text. Raises: NotationError, the first complaint in reading order, the others listed."""
-    from lark.exceptions import UnexpectedInput
-
-    complaints = scan(source)
+    raise_first(check_length(source))
+    reading = spelling.read(source)
+    read, complaints = _parse(reading.canonical if reading else source)
+    if reading is not None:
+        complaints = reading.merged(complaints)
+        reading.relocate(read)
     statements: tuple[t.StatementNode, ...] = ()
-    if not any(c.code == "E-LIMIT" for c in complaints):
-        try:
-            read = _parser().parse(source.text)
-            complaints.extend(misused_words(source, read))
-            reader, nodes = _Reader(source, complaints), read.children
-            statements = tuple(reader.statement(node) for node in nodes if not is_token(node, "NEWLINE", "SEMICOLON"))
-        except UnexpectedInput as error:
-            refused = syntax_error(source, error)
-            if all(refused.spans[0].end < c.spans[0].start for c in complaints):  # else one of those explains it
-                complaints.append(refused)
+    if read is not None and not (reading and reading.complaints):
+        reader = _Reader(source, complaints, _defined(read) if reading else frozenset())
+        nodes = [node for node in read.children if not is_token(node, "NEWLINE", "SEMICOLON")]
+        statements = tuple(reader.statement(node) for node in nodes)
     raise_first(complaints)
     if not statements:
         raise NotationError(
@@ -90,6 +88,27 @@ def parse_tree(source: Source) -> tuple[t.StatementNode, ...]:
             hint="write a formula, e.g. y_i = A_<i j> x_j",
         )
     return statements
+
+
+def _parse(source: Source) -> tuple[Tree | None, list[NotationError]]:
+    """The grammar's tree of a canonical text, None where it has none, and what the text is refused for."""
+    from lark.exceptions import UnexpectedInput
+
+    complaints = scan(source)
+    if any(c.code == "E-LIMIT" for c in complaints):
+        return None, complaints
+    try:
+        read = _parser().parse(source.text)
+    except UnexpectedInput as error:
+        refused = syntax_error(source, error)
+        explained = any(refused.spans[0].end >= c.spans[0].start for c in complaints)
+        return None, complaints if explained else [*complaints, refused]
+    return read, [*complaints, *misused_words(source, read)]
+
+
+def _defined(read: Tree) -> frozenset[str]:
+    """The names that the statements of a tree define."""
+    return frozenset(str(node.children[0].children[0]) for node in read.find_data("definition"))
 
 
 def raise_first(complaints: list[NotationError]) -> None:
@@ -112,8 +131,8 @@ def raise_first(complaints: list[NotationError]) -> None:
 class _Reader:
     """Lark's tree → ours; complaints that need the tree are collected."""
 
-    def __init__(self, source: Source, complaints: list[NotationError]) -> None:
-        self.source, self.complaints = source, complaints
+    def __init__(self, source: Source, complaints: list[NotationError], defined: frozenset[str]) -> None:
+        self.source, self.complaints, self.defined = source, complaints, defined
 
     def complain(self, code: str, what: str, spans: list[Span], hint: str) -> None:
         self.complaints.append(NotationError(code, what, source=self.source, spans=spans, hint=hint))
@@ -272,7 +291,18 @@ class _Reader:
             seen.add(kind)
             upper, lower = (upper + slots, lower) if kind == "upper" else (upper, lower + slots)
         self._check_batch(upper, lower)
-        return t.Reference(name_of(name), upper + lower, len(upper), span_of(node), bool(scripts))
+        named = self._with_bar(name_of(name), upper + lower)
+        return t.Reference(named, upper + lower, len(upper), span_of(node), bool(scripts))
+
+    def _with_bar(self, name: t.Name, slots: tuple[t.SlotNode, ...]) -> t.Name:
+        """The bar of `\\bar W` moves to the index where its softmax is meant: barred, `W` is what `Wbar` names."""
+        barred = f"{name.text}bar"
+        if barred not in self.defined or not any(isinstance(slot, t.BarSlot) for slot in slots):
+            return name
+        if name.text in self.defined:
+            what = f"with a barred index `{name.text}` could be itself or `{barred}`: statements define both"
+            self.complain("E-NAME", what, [name.span], "rename one of them")
+        return t.Name(barred, name.span)
 
     def _gather(self, node: Tree) -> t.Reference:
         name, script = node.children[0], node.children[1:]

@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
+from typing import TYPE_CHECKING, Literal
 
 from tensorattn.errors import BindingError, suggest
 from tensorattn.ir import BATCH, Index, Statement, Tensor, walk
 from tensorattn.source import Source
+
+if TYPE_CHECKING:
+    from tensorattn.spelling.contraction import Einsum
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +92,17 @@ class Program:
 
         return then(self, as_program(other))
 
+    def einsum(self, style: Literal["letters", "words"] | None = None) -> Einsum:
+        """The last statement as an einsum string with the names of its operands; `str()` of it is the string.
+
+        Letters, as NumPy and torch read them, where each index is one; else, or with `style="words"`, einops' words.
+        `style="letters"` gives the other indices letters that are free. Statements that it reads are put in place.
+        Raises: NotationError `E-EINSUM` with the first part that is no contraction.
+        """
+        from tensorattn.spelling.contraction import einsum
+
+        return einsum(self, style)
+
     @cached_property
     def key(self) -> str:
         """What equality compares."""
@@ -108,6 +123,32 @@ class Program:
         from tensorattn.showing import show
 
         return show(self)
+
+    def unicode(self) -> str:
+        """The program in Unicode: `W^⟨μ ν⟩ = k^μᵢ q^νⱼ Mᵢⱼ`; it reads back as an equal program."""
+        from tensorattn.showing import show
+        from tensorattn.spelling.marks.unicode import Unicode
+
+        return show(self, Unicode())
+
+    def latex(self) -> str:
+        r"""The program in LaTeX, without `$`: `W^{\mu\nu} = k^{\mu}_{i} q^{\nu}_{j} M_{ij}`.
+
+        It reads back as an equal program. Several statements stand in an `aligned` environment. For KaTeX,
+        MathJax, or pdfLaTeX with amsmath.
+        """
+        from tensorattn.showing import show
+        from tensorattn.spelling.marks.latex import Latex
+
+        return show(self, Latex())
+
+    def _repr_latex_(self) -> str:
+        return f"$$\n{self.latex()}\n$$"
+
+    def _repr_html_(self) -> str:
+        from tensorattn.spelling.marks.html import display
+
+        return display(self)
 
     def __reduce__(self) -> tuple[object, ...]:
         return _read, (str(self),)

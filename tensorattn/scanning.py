@@ -38,15 +38,18 @@ def is_one_index(word: str) -> bool:
     return len(stem) == 1 or stem.lower() in GREEK
 
 
+def check_length(source: Source) -> list[NotationError]:
+    """The complaint about a text that is too long."""
+    if len(source.text) <= LONGEST_TEXT:
+        return []
+    what = f"the text has {len(source.text)} characters, more than {LONGEST_TEXT}"
+    return [_error(source, Span(0, 1), "E-LIMIT", what, "split it into programs joined by `then`")]
+
+
 def scan(source: Source) -> list[NotationError]:
     """All complaints about characters and words, in reading order."""
-    if len(source.text) > LONGEST_TEXT:
-        what = f"the text has {len(source.text)} characters, more than {LONGEST_TEXT}"
-        return [
-            NotationError(
-                "E-LIMIT", what, source=source, spans=[Span(0, 1)], hint="split it into programs joined by `then`"
-            )
-        ]
+    if too_long := check_length(source):
+        return too_long
     conditions = re.findall(r"\band\b|\bor\b|[<>=!]=", source.text)
     if len(conditions) > MOST_CONDITIONS:
         what = f"the text has {len(conditions)} conditions, more than {MOST_CONDITIONS}"

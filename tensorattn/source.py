@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from unicodedata import combining
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -18,10 +19,11 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The text a program was read from; `name` is a file name or None."""
+    """The text a program was read from; `name` is a file name or None, `spelling` None where it is found by itself."""
 
     text: str
     name: str | None = None
+    spelling: str | None = None
 
     def line_of(self, offset: int) -> tuple[int, int, str]:
         """Line number (from 1), column (from 1) and the line that holds `offset`."""
@@ -43,7 +45,8 @@ class Source:
         for number in sorted(marks):
             line, columns = marks[number]
             head = f"{number:>4} | "
-            carets = "".join("^" if c in columns else " " for c in range(1, max(columns, default=0) + 1))
+            wide = [c for c in range(1, max(columns, default=0) + 1) if not combining(line[c - 1 : c] or " ")]
+            carets = "".join("^" if c in columns else " " for c in wide)
             shown = "".join(c if c.isprintable() else " " for c in line).rstrip()
             drawn += [head + shown, " " * len(head) + carets]
         return "\n".join(drawn)

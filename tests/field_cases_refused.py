@@ -109,7 +109,7 @@ TEXTS = (
     ("a-digit-above", "y_i = K^2_i", "E-POWER"),
     ("two-upper-groups", "y_<i j> = K^i^j", "E-DOUBLE"),
     ("an-unknown-function", "y_i = f(x_i)", "E-CALL"),
-    ("braces", "y_{i} = x_i", "E-BRACE"),
+    ("braces", "y_{i = x_i", "E-BRACE"),
     ("defined-twice", "y_i = x_i\ny_i = x_i", "E-REDEF"),
     ("defined-by-itself", "y_i = y_i", "E-RECUR"),
     ("arithmetic-without-commas", "y_<h i j> = x_<h i-j+1>", "E-SEP"),

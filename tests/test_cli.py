@@ -355,3 +355,22 @@ def test_shown_text_is_the_canonical_one_and_a_fixed_point():
     text = run("show", "y^mu_n=W^<mu bar(nu)>*v^<bar(nu)>_n").stdout
     assert text == VALUE + "\n"
     assert run("show", text).stdout == text
+
+
+@pytest.mark.parametrize("spelling", ["ascii", "unicode", "latex", "einsum"])
+def test_shown_text_in_any_spelling(spelling):
+    formula = "y_<i mu> = A_<i j> x_<j mu>"
+    text = run("show", formula, "--as", spelling).stdout.rstrip("\n")
+    data = json.loads(run("show", formula, "--as", spelling, "--format", "json").stdout)
+    assert data == {"stage": "text", "as": spelling, "text": text}
+    if spelling != "einsum":
+        assert run("show", text).stdout.rstrip("\n") == formula
+
+
+def test_what_is_no_einsum_is_not_shown_as_one():
+    result = run("show", VALUE, "--as", "einsum", "--format", "json", status=1)
+    assert json.loads(result.stderr)["code"] == "E-EINSUM"
+
+
+def test_a_spelling_is_for_the_text_only():
+    assert "--as is for the stage text" in run("show", VALUE, "--as", "latex", "--stage", "ir", status=2).stderr

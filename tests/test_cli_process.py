@@ -1,8 +1,11 @@
 """The command line as a process of its own: status, standard input, colours, completion."""
 
 import os
+import re
 import subprocess
 import sys
+
+import pytest
 
 VALUE = "y^mu_n = W^<mu bar(nu)> v^nu_n"
 DANGLING = "y_i = A_<i j> x_k"
@@ -46,3 +49,17 @@ def test_completion_is_offered_in_bash():
     environment = {**os.environ, "_TENSORATTN_COMPLETE": "bash_source"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert "complete -o nosort -F _tensorattn_completion tensorattn" in done.stdout
+
+
+@pytest.mark.parametrize("colours", [True, False])
+def test_formulas_have_colours_on_a_terminal(colours):
+    shown, terminal = os.openpty()
+    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    environment |= {} if colours else {"NO_COLOR": "1"}
+    command = [sys.executable, "-m", "tensorattn", "show", VALUE]
+    subprocess.run(command, stdout=terminal, check=True, env=environment, timeout=60)
+    os.close(terminal)
+    text = os.read(shown, 10_000).decode()
+    os.close(shown)
+    assert ("\x1b[" in text) == colours
+    assert re.sub(r"\x1b\[[0-9;]*m", "", text).strip() == VALUE

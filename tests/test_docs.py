@@ -32,6 +32,6 @@ def test_the_page_of_the_command_line_names_every_option():
         option for command in main.commands.values() for p in command.params for option in p.opts if "-" in option
     }
     assert not [o for o in options if o.startswith("-") and not o.startswith("--") and f"{o} " not in text]
-    shown = {"--shape", "--strict", "--backend", "--format", "--stage"}
+    shown = {"--shape", "--strict", "--backend", "--format", "--stage", "--as"}
     assert shown <= options
     assert not [o for o in shown if o not in text]

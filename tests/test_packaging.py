@@ -63,9 +63,10 @@ def test_wheel_names_its_dependencies_its_command_and_its_licence(wheel):
         line for line in meta["METADATA"].splitlines() if line.startswith("Requires-Dist") and "extra" not in line
     ]
     assert {line.split(": ")[1].split(">")[0] for line in needed} == {
-        "lark", "numpy", "opt-einsum", "rich-click", "sympy"
+        "lark", "numpy", "opt-einsum", "pygments", "rich-click", "sympy"
     }  # fmt: skip
     assert "tensorattn = tensorattn.cli:main" in meta["entry_points.txt"]
+    assert "[pygments.lexers]\ntensorattn = tensorattn.highlighting:TensorattnLexer" in meta["entry_points.txt"]
     assert meta["licenses/LICENSE"] == (ROOT / "LICENSE").read_text()
 
 

@@ -144,6 +144,20 @@ NASTY = [
     "W^<a b> = k^a_i q^b_i\ny^a = W^<a bar(b)> v^b\nz^a = y^a W^<a b> v^b",
     "delta_<i j> = a_i b_j; y_j = delta_<i j> c_i",
     "y^i_j = a^i_j; z_i^j = y_<i j> + y^j_i",
+    # names that mean something else where they stand alone
+    "y^<T> = x^<T>",
+    "y_i = x_i**T + x_i**-T + T**i * x_i",
+    "y_i = sum[j1](A_<i j1>) z_i + prod[seq t' : seq > 1](B_<i seq t'>)",
+    "Wbar_<i j> = a_i b_j; y_i = W_<i bar(j)> v_j",
+    "Wbar_<i j> = a_i b_j; y_i = Wbar_<i bar(j)> v_j",
+    "y_i = x_<i nu2 j1' seq'> sigma2 Gamma1' Alpha2 z_<nu2 j1' seq'> What_i xbar",
+    "y_i = mean[j](A_<i j>) prod[j](B_<i j>) z_i + prod[j : j == i](B_<i j>) min[j](B_<i j>)",
+    "y_i = a_i == (b_i == 1 and c_i == 2)",
+    "y_<h i j k l> = x^<h i j k l>",
+    "Alpha_omicron = x_omicron Gamma",
+    "y_T = x_T z^<T T>",
+    "eps_<i j> = a_i b_j; y_i = epsilon_<i j> c_j",
+    "epsilon_<i j> = a_i b_j; y_i = eps_<i j> c_j",
 ]
 
 CORPUS = [pytest.param(corpus.formula(e), id=e["id"]) for e in corpus.load("accept")]
@@ -183,6 +197,7 @@ def test_pickles_hold_the_meaning(text: str) -> None:
         ("y_i = x_<3 - i>", "y_i = x_<-i+3>"),
         ("x_i x_i", "out = x_i x_i"),
         ("y_i = epsilon_<i j k> a_j b_k", "y_i = eps_<i j k> a_j b_k"),
+        ("y^<T>_i = x^<T>_i", "y^<T>_i = x^<T>_i"),
     ],
 )
 def test_canonical_text(text: str, printed: str) -> None:

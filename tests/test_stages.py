@@ -6,7 +6,6 @@ import pytest
 
 import tensorattn as ta
 from tensorattn.cli.stages import stage_text
-from tensorattn.source import Source
 from tests import goldens
 
 FORMULAS = {
@@ -31,12 +30,12 @@ STAGES = ("text", "tree", "ir", "plan", "kernel", "source")
 
 def stages(name: str) -> str:
     """The text, then every stage under its name; of the source the function alone, for NumPy and for torch."""
-    source, sizes = Source(FORMULAS[name]), SIZES.get(name, {})
-    parts = [f"== formula\n{source.text}"]
+    program, sizes = ta.parse(FORMULAS[name]), SIZES.get(name, {})
+    parts = [f"== formula\n{FORMULAS[name]}"]
     for stage in STAGES[:-1]:
-        parts.append(f"== {stage}\n{stage_text(source, stage, sizes, None, 'numpy')}")
+        parts.append(f"== {stage}\n{stage_text(program, stage, sizes, None, 'numpy')}")
     for backend in ("numpy", "torch"):
-        code = stage_text(source, "source", sizes, None, backend)
+        code = stage_text(program, "source", sizes, None, backend)
         function = code[code.rindex("\n\n\n") + 3 :].rstrip()
         parts.append(f"== source, {backend}\n{function}")
     return "\n\n".join(parts) + "\n"
@@ -54,8 +53,7 @@ def test_no_golden_file_is_left_over() -> None:
 
 @pytest.mark.parametrize("name", FORMULAS)
 def test_the_printed_text_goes_through_the_same_stages(name: str) -> None:
-    source = Source(str(ta.parse(FORMULAS[name])))
-    sizes = SIZES.get(name, {})
+    program, sizes = ta.parse(FORMULAS[name]), SIZES.get(name, {})
     for stage in ("ir", "plan", "kernel", "source"):
-        wanted = stage_text(Source(FORMULAS[name]), stage, sizes, None, "numpy")
-        assert stage_text(source, stage, sizes, None, "numpy") == wanted
+        wanted = stage_text(program, stage, sizes, None, "numpy")
+        assert stage_text(ta.parse(str(program)), stage, sizes, None, "numpy") == wanted

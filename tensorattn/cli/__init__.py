@@ -62,7 +62,7 @@ def _compile(
 @arguments.shapes_option
 @click.option("--strict", is_flag=True, help="Warnings are errors.")
 @arguments.format_option
-def check(formula: str, sizes: dict[str, int], shapes: dict[str, str], strict: bool, form: str) -> None:
+def check(formula: arguments.Given, sizes: dict[str, int], shapes: dict[str, str], strict: bool, form: str) -> None:
     """Check a formula: the size of every index, the outputs, the equations proved and required."""
     from tensorattn.cli.checked import check_with_sizes, checked_data, checked_text
 
@@ -74,7 +74,7 @@ def check(formula: str, sizes: dict[str, int], shapes: dict[str, str], strict: b
 
 
 def _planned(
-    formula: str,
+    formula: arguments.Given,
     sizes: dict[str, int],
     outputs: tuple[str, ...] | None,
     plan: str | dict[str, str],
@@ -119,7 +119,7 @@ def cost(sizes: dict[str, int], form: str, **asked: Any) -> None:
 @click.option("--wrt", multiple=True, required=True, metavar="INPUT", help="Differentiate by this input; repeatable.")
 @click.option("-o", "--output", multiple=True, metavar="NAME", help="Differentiate this statement; default: the last.")
 @arguments.format_option
-def grad(formula: str, wrt: tuple[str, ...], output: tuple[str, ...], form: str) -> None:
+def grad(formula: arguments.Given, wrt: tuple[str, ...], output: tuple[str, ...], form: str) -> None:
     """Print the vector-Jacobian product of a formula, as a formula."""
     import tensorattn
 
@@ -149,7 +149,7 @@ def grad(formula: str, wrt: tuple[str, ...], output: tuple[str, ...], form: str)
 @arguments.backend_option
 @arguments.format_option
 def run(
-    formula: str,
+    formula: arguments.Given,
     inputs: tuple[str, ...],
     target: str | None,
     sizes: dict[str, int],
@@ -183,7 +183,7 @@ def run(
 @arguments.backend_option
 @arguments.format_option
 def emit(
-    formula: str,
+    formula: arguments.Given,
     sizes: dict[str, int],
     outputs: tuple[str, ...] | None,
     plan: str | dict[str, str],
@@ -208,21 +208,32 @@ def emit(
     show_default=True,
     help="Which stage to print.",
 )
+@click.option(
+    "--as",
+    "written",
+    type=click.Choice(get_args(arguments.Spelling)),
+    help="How to spell the text; default: ascii, the canonical one.",
+)
 @arguments.sizes_option
 @arguments.outputs_option
 @arguments.backend_option
 @arguments.format_option
 def show(
-    formula: str,
+    formula: arguments.Given,
     stage: arguments.Stage,
+    written: arguments.Spelling | None,
     sizes: dict[str, int],
     outputs: tuple[str, ...] | None,
     backend: str,
     form: str,
 ) -> None:
-    """Print any stage between the text and the code."""
-    from tensorattn.cli.stages import stage_text
+    """Print any stage between the text and the code; the text in any spelling."""
+    from tensorattn.cli.stages import language, stage_text
 
+    if written and stage != "text":
+        raise click.UsageError(f"--as is for the stage text, not for {stage}")
     with _diagnosed(form):
-        text = stage_text(arguments.read_source(formula), stage, sizes, outputs, backend)
-        report_data(form, text.rstrip("\n"), {"stage": stage, "text": text})
+        program = arguments.read_program(formula)
+        text = stage_text(program, stage, sizes, outputs, backend, written or "ascii")
+        named = {"as": written or "ascii"} if stage == "text" else {}
+        report_data(form, text.rstrip("\n"), {"stage": stage, **named, "text": text}, language(stage, written))

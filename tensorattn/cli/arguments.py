@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import rich_click as click
 
 from tensorattn.source import Source
+from tensorattn.spelling import SPELLINGS
 
 if TYPE_CHECKING:
     from tensorattn.program import Program
@@ -17,13 +20,24 @@ if TYPE_CHECKING:
 SUFFIX = ".attn"
 
 Stage = Literal["text", "tree", "ir", "plan", "kernel", "source"]
+Spelling = Literal["ascii", "unicode", "latex", "einsum"]
 
 
-def read_source(formula: str) -> Source:
+@dataclass(frozen=True, slots=True)
+class Given:
+    """`FILE_OR_FORMULA` with the options that say how it is spelt."""
+
+    formula: str
+    spelling: str | None
+    axes: Mapping[str, str] | None
+
+
+def read_source(given: Given) -> Source:
     """The text that `FILE_OR_FORMULA` stands for: standard input (`-`), an `.attn` file, else the text itself.
 
     Raises: click.UsageError where a file is named that cannot be read.
     """
+    formula = given.formula
     if formula == "-":
         return Source(_decode(sys.stdin.buffer.read(), "standard input"), "<stdin>")
     if not formula.endswith(SUFFIX) or len(formula.splitlines()) > 1:
@@ -43,15 +57,15 @@ def _decode(data: bytes, where: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def read_program(formula: str) -> Program:
+def read_program(given: Given) -> Program:
     """The program that `FILE_OR_FORMULA` stands for.
 
-    Raises: click.UsageError; NotationError where the formula is refused.
+    Raises: click.UsageError; TensorattnError where the formula or its axes are refused.
     """
     import tensorattn
 
-    source = read_source(formula)
-    return tensorattn.parse(source.text, name=source.name)
+    source = read_source(given)
+    return tensorattn.parse(source.text, name=source.name, spelling=given.spelling, axes=given.axes)
 
 
 def open_sizes(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -139,7 +153,40 @@ def float_dtypes(program: Program, dtype: str) -> dict[str, str]:
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
-formula_argument: Decorator = click.argument("formula", metavar="FILE_OR_FORMULA")
+
+def read_axes(_context: click.Context, _parameter: click.Parameter, texts: Sequence[str]) -> dict[str, str] | None:
+    """`--axes Q="mu i"` as `{"Q": "mu i"}`; nothing given: None, no matrix formula."""
+    axes: dict[str, str] = {}
+    for text in texts:
+        name, value = _pair(text, 'TENSOR="mu i"')
+        if name in axes:
+            raise click.BadParameter(f"the axes of {name} are given twice")
+        axes[name] = value
+    return axes or None
+
+
+def formula_argument(command: Callable[..., None]) -> Callable[..., None]:
+    """`FILE_OR_FORMULA`, `--spelling` and `--axes`, together as `formula`."""
+
+    @wraps(command)
+    def called(formula: str, spelling: str | None, axes: dict[str, str] | None, **others: Any) -> None:
+        command(formula=Given(formula, spelling, axes), **others)
+
+    for option in (_axes_option, _spelling_option, click.argument("formula", metavar="FILE_OR_FORMULA")):
+        called = option(called)
+    return called
+
+
+_spelling_option: Decorator = click.option(
+    "--spelling", type=click.Choice(SPELLINGS), help="How the formula is spelt; by default this is found."
+)
+_axes_option: Decorator = click.option(
+    "--axes",
+    multiple=True,
+    metavar="TENSOR=AXES",
+    callback=read_axes,
+    help='Axes of an input of a matrix formula, Q="mu i"; repeatable.',
+)
 sizes_option: Decorator = click.option(
     "-d",
     "--size",

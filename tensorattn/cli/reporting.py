@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
@@ -14,9 +16,24 @@ if TYPE_CHECKING:
     from tensorattn.program import Program
 
 
-def report_data(form: str, text: str, data: object) -> None:
-    """Print a result: `text`, or `data` as one JSON document."""
-    click.echo(json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False) if form == "json" else text)
+def report_data(form: str, text: str, data: object, language: str | None = None) -> None:
+    """Print a result: `text`, or `data` as one JSON document. A text in a `language` has colours on a terminal."""
+    if form == "json":
+        text = json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False)
+    elif language and sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
+        text = _coloured(text, language)
+    click.echo(text)
+
+
+def _coloured(text: str, language: str) -> str:
+    from pygments import highlight
+    from pygments.formatters import TerminalFormatter
+    from pygments.lexers import get_lexer_by_name
+
+    from tensorattn.highlighting import TensorattnLexer
+
+    lexer = TensorattnLexer() if language == "tensorattn" else get_lexer_by_name(language)
+    return highlight(text, lexer, TerminalFormatter()).rstrip("\n")
 
 
 def report_error(form: str, error: TensorattnError) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import assert_never
 
-from tensorattn.cli.arguments import Stage, open_sizes
+from tensorattn.cli.arguments import Spelling, Stage, open_sizes
 from tensorattn.ir import Index
+from tensorattn.program import Program
 from tensorattn.sizes import Size
 from tensorattn.source import Source
 from tensorattn.tree import Name
@@ -15,21 +16,49 @@ from tensorattn.tree import Name
 WIDEST = 100  # characters of a line
 
 
-def stage_text(
-    source: Source, stage: Stage, sizes: Mapping[str, int], outputs: tuple[str, ...] | None, backend: str
-) -> str:
-    """One stage of the formula in `source`.
+def spelt(program: Program, spelling: Spelling) -> str:
+    """The program in a spelling."""
+    match spelling:
+        case "ascii":
+            return str(program)
+        case "unicode":
+            return program.unicode()
+        case "latex":
+            return program.latex()
+        case "einsum":
+            return str(program.einsum())
+    assert_never(spelling)
 
-    Raises: TensorattnError where the formula is refused.
+
+def language(stage: Stage, spelling: Spelling | None) -> str | None:
+    """The name by which Pygments knows what is printed, if it is a language."""
+    if stage == "text":
+        return {"latex": "tex", "einsum": None}.get(spelling or "", "tensorattn")
+    return "python" if stage == "source" else None
+
+
+def stage_text(
+    program: Program,
+    stage: Stage,
+    sizes: Mapping[str, int],
+    outputs: tuple[str, ...] | None,
+    backend: str,
+    spelling: Spelling = "ascii",
+) -> str:
+    """One stage of a program: its text in a spelling, its tree that of the text it was read from or of its index form.
+
+    Raises: TensorattnError where it is no einsum and should be written as one.
     """
     import tensorattn
     from tensorattn.parsing import parse_tree
 
-    program = tensorattn.parse(source.text, name=source.name)
     match stage:
         case "text":
-            return str(program)
+            return spelt(program, spelling)
         case "tree":
+            source = program.source
+            if source is None or source.spelling in ("matrix", "einsum"):
+                source = Source(str(program))
             return "\n".join(line for statement in parse_tree(source) for line in outline(statement))
         case "ir":
             return "\n".join(line for statement in program.statements for line in outline(statement))
