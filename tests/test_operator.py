@@ -47,6 +47,7 @@ MODES: dict[str, Callable[[Function], Function]] = {
     "grad": lambda f: torch.func.grad(loss(f)),
     "jvp": tangent,
     "jvp of jvp": lambda f: tangent(tangent(f)),
+    "jvp of a tangent": lambda f: tangent(lambda q: torch.func.jvp(f, (Q,), (q * q,))[1]),
     "jvp of grad": lambda f: tangent(torch.func.grad(loss(f))),
     "grad of grad": lambda f: torch.func.grad(lambda q: torch.func.grad(loss(f))(q).square().sum()),
     "vmap": lambda f: lambda q: torch.vmap(f)(torch.stack([q, 2 * q])),
@@ -160,7 +161,9 @@ def test_the_operator_is_well_registered() -> None:
     key = key_of(program, ("y",), {}, dict.fromkeys(program.inputs, "float64"), 0, None, "streamed", None)
     tensors = [torch.randn(SHAPES[n], dtype=torch.float64) for n in program.inputs]
     torch.library.opcheck(
-        run, (key, tensors), test_utils=("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
+        run,
+        (key, [x.requires_grad_() for x in tensors]),
+        test_utils=("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic"),
     )
 
 
