@@ -109,7 +109,7 @@ class Compiled(Described):
         if arrays is not None:
             named = arrays if arrays.__class__ is dict and not named else merged(arrays, named)  # type: ignore[assignment]
         values = self._in_order(named)
-        watched = _watched()
+        watched = _watched(values)
         entry = None if watched else self._recalled(values)
         if entry is None:
             values, entry = self._checked(named, values, watched)
@@ -326,19 +326,35 @@ def _kind(value: Any) -> Any:
     return getattr(value, "dtype", value.__class__)
 
 
-def _watched() -> str:
-    """Who follows what is computed: a tracer, a transform or a forward derivative; or nobody."""
+def _watched(values: tuple[Any, ...]) -> str:
+    """Who follows what is computed with tensors: a tracer, a transform or a forward derivative; or nobody."""
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "compiler"):
         return ""
-    if torch.compiler.is_compiling():
-        return TRACED
-    followed = torch._C._functorch.maybe_current_level() is not None or torch.autograd.forward_ad._current_level >= 0
-    return TRANSFORMED if followed else ""
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or _has_tracing_mode(torch)
+    if (
+        not traced
+        and torch._C._functorch.maybe_current_level() is None
+        and torch.autograd.forward_ad._current_level < 0
+    ):
+        return ""
+    if not any(isinstance(value, torch.Tensor) for value in values):
+        return ""
+    return TRACED if traced else TRANSFORMED
+
+
+def _has_tracing_mode(torch: Any) -> bool:
+    """Whether operations are recorded by make_fx, or done on tensors without data."""
+    if not torch._C._len_torch_dispatch_stack():
+        return False
+    kinds = torch._C._TorchDispatchModeKey
+    return any(torch._C._get_dispatch_mode(kind) is not None for kind in (kinds.PROXY, kinds.FAKE))
 
 
 def _recorded(values: tuple[Any, ...]) -> str:
-    """Whether gradients are recorded."""
+    """Whether gradients are recorded; tensors without data are like a transform, which looks at no value."""
+    if any(getattr(value, "is_meta", False) for value in values):
+        return TRANSFORMED
     if any(getattr(value, "requires_grad", False) for value in values):
         return RECORDED if sys.modules["torch"].is_grad_enabled() else ""
     return ""

@@ -29,10 +29,17 @@ def holds(test: torch.Tensor) -> bool:
 
 
 def _may_look(*arrays: torch.Tensor) -> bool:
-    """Whether values may be looked at: not in a tracer or a transform."""
-    if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None:
+    """Whether values may be looked at: not in a tracer or a transform, nor where there are none."""
+    if is_followed():
         return False
-    return all(type(x) is torch.Tensor or type(x) is torch.nn.Parameter for x in arrays)
+    return all((type(x) is torch.Tensor or type(x) is torch.nn.Parameter) and not x.is_meta for x in arrays)
+
+
+def is_followed() -> bool:
+    """Whether a tracer or a transform sees every operation, and may see no value."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._len_torch_dispatch_stack():
+        return True
+    return torch._C._functorch.maybe_current_level() is not None
 
 
 def put(pieces: list[torch.Tensor], part: torch.Tensor, dim: int, start: int, size: int) -> None:
@@ -41,7 +48,7 @@ def put(pieces: list[torch.Tensor], part: torch.Tensor, dim: int, start: int, si
     The list holds the whole result from the first stretch on; where gradients or a transform follow what is computed,
     it holds the stretches, for those do not follow a write well.
     """
-    if not pieces and not _is_followed(part):
+    if not pieces and not _is_recorded(part):
         shape = [*part.shape[:dim], size, *part.shape[dim + 1 :]]
         pieces.append(torch.empty(shape, dtype=part.dtype, device=part.device))
     if pieces and pieces[0].shape[dim] == size:
@@ -57,11 +64,10 @@ def joined(pieces: list[torch.Tensor], dim: int) -> torch.Tensor:
     return found
 
 
-def _is_followed(x: torch.Tensor) -> bool:
+def _is_recorded(x: torch.Tensor) -> bool:
     """Whether something watches the computation: recorded gradients, a transform, forward mode, a subclass."""
     recorded = x.requires_grad and torch.is_grad_enabled()
-    transformed = torch._C._functorch.maybe_current_level() is not None or torch.autograd.forward_ad._current_level >= 0
-    return recorded or transformed or type(x) is not torch.Tensor
+    return recorded or is_followed() or torch.autograd.forward_ad._current_level >= 0 or type(x) is not torch.Tensor
 
 
 def may_write(*inputs: object) -> bool:
@@ -70,15 +76,14 @@ def may_write(*inputs: object) -> bool:
     Gradients, forward derivatives, tracers, transforms and subclasses see every one of them, and autocast chooses the
     dtypes of new arrays only.
     """
-    if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._functorch.maybe_current_level() is not None:
-        return False
-    if torch._C._len_torch_dispatch_stack() or torch.autograd.forward_ad._current_level >= 0:
+    if is_followed() or torch.autograd.forward_ad._current_level >= 0:
         return False
     records = torch.is_grad_enabled()
     for x in inputs:
         if isinstance(x, torch.Tensor) and (
             type(x) not in (torch.Tensor, torch.nn.Parameter)
             or (records and x.requires_grad)
+            or x.is_meta
             or torch.is_autocast_enabled(x.device.type)
         ):
             return False

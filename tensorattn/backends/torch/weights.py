@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from tensorattn.backends.torch.functions import batch_first, rows, select, unrows
+from tensorattn.backends.torch.functions import batch_first, is_followed, rows, select, unrows
 from tensorattn.errors import ShapeError
 
 
@@ -49,9 +49,7 @@ def _no_row_is_nan(weights: torch.Tensor, dims: tuple[int, ...]) -> bool:
 
     A value may only be looked at outside tracers and transforms, and is worth a look only where no device waits for it.
     """
-    if torch.compiler.is_compiling() or not weights.is_cpu or type(weights) is not torch.Tensor:
-        return False
-    if torch._C._functorch.maybe_current_level() is not None or not weights.numel():
+    if is_followed() or not weights.is_cpu or type(weights) is not torch.Tensor or not weights.numel():
         return False
     firsts = weights
     if weights.numel() > FEW:
