@@ -10,6 +10,7 @@ from typing import Any
 from tensorattn import backends
 from tensorattn.arguments import check_numbers, check_superfluous, gathered_sizes, given_sizes, merged, missing
 from tensorattn.asking import Asking, check_memory, check_plan
+from tensorattn.backends.torch import uncast
 from tensorattn.checking import report, solve
 from tensorattn.describing import Described
 from tensorattn.dtypes import infer
@@ -113,7 +114,7 @@ class Compiled(Described):
         entry = None if watched else self._recalled(values)
         if entry is None:
             values, entry = self._checked(named, values, watched)
-        results = entry.run(*values)
+        results = uncast(entry.run, values)
         if out is not None:
             return self._store(out, results)
         return results[0] if self._single else dict(zip(self._outputs, results, strict=True))

@@ -13,7 +13,11 @@ from typing import Any
 
 import torch
 
-from tensorattn.backends.torch import functions, weights  # noqa: F401  their operators stand in saved programs, too
+from tensorattn.backends.torch import (
+    functions,  # noqa: F401  its operators stand in saved programs, too
+    uncast,
+    weights,  # noqa: F401
+)
 from tensorattn.errors import BackendError
 from tensorattn.sizes import Size
 from tensorattn.units import length, stepped, unit
@@ -33,8 +37,8 @@ def _computed(key: str, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     sizes = made.sizes([x.shape for x in tensors])
     function = made.function("torch", sizes, str(tensors[0].device))
     with torch.no_grad():
-        found = function(*[x.detach() for x in tensors])
-    return list(found)
+        found = uncast(function, [x.detach() for x in tensors])
+    return list(found)  # type: ignore[arg-type]
 
 
 @torch.library.register_fake("tensorattn::run")
