@@ -23,6 +23,7 @@ from tensorattn.reading import as_program
 from tensorattn.signature import signature
 from tensorattn.sizes import Size
 from tensorattn.specialising import (
+    PLAIN,
     RECORDED,
     TRACED,
     TRANSFORMED,
@@ -193,14 +194,15 @@ class Compiled(Described):
 
         The answer is the name of an attribute, because a tracer reads attributes as they are now.
         """
-        name = self._traced.names.setdefault(key, f"entry{len(self._traced.names)}")
+        watched = PLAIN if sys.modules["torch"].onnx.is_in_onnx_export() else TRACED
+        name = self._traced.names.setdefault((*key, watched), f"entry{len(self._traced.names)}")
         if not hasattr(self._traced, name):
             count = len(self.inputs)
             dtypes = {n: dtype_name(d) for n, d in zip(self.inputs, key[:count], strict=True)}
             given = key[count : 2 * count] if self._batched else (0,) * count
             ranks = dict(zip(self.inputs, given, strict=True))
             ranks = {n: ranks[n] for n, d in zip(self.inputs, key, strict=False) if not isinstance(d, type)}
-            setattr(self._traced, name, specialise(self._request, backends.get("torch"), dtypes, ranks, None, TRACED))
+            setattr(self._traced, name, specialise(self._request, backends.get("torch"), dtypes, ranks, None, watched))
         return name
 
     # torch reads this mark of `assume_constant_result`: the function runs while tracing and its result is a constant

@@ -42,6 +42,11 @@ def is_followed() -> bool:
     return torch._C._functorch.maybe_current_level() is not None
 
 
+def is_for_onnx() -> bool:
+    """Whether a trace goes to ONNX, which has none of our operators."""
+    return torch.compiler.is_compiling() and torch.onnx.is_in_onnx_export()
+
+
 def put(pieces: list[torch.Tensor], part: torch.Tensor, dim: int, start: int, size: int) -> None:
     """Take a stretch of a result that is `size` long along `dim`.
 
@@ -246,16 +251,24 @@ def log_sum_exp(x: torch.Tensor, dims: tuple[int, ...], where: torch.Tensor | No
     return torch.where(torch.any(live, dim=dims), total, -math.inf)
 
 
+def _sorted(x: torch.Tensor) -> torch.Tensor:
+    """The positions along the last axis in the order of the entries, equal ones in that of positions.
+
+    ONNX orders them so always, and the exporter does not know the word for it.
+    """
+    return torch.argsort(x, dim=-1) if is_for_onnx() else torch.argsort(x, dim=-1, stable=True)
+
+
 def largest(
     x: torch.Tensor, dims: tuple[int, ...], count: torch.Tensor | int, where: torch.Tensor | None = None
 ) -> torch.Tensor:
     """True at the `count` largest admitted entries; ties go to the lower position, NaN comes last."""
     flat = rows(x, dims)
-    order = torch.argsort(-flat if x.is_floating_point() else ~flat, dim=-1, stable=True)
+    order = _sorted(-flat if x.is_floating_point() else ~flat)
     if where is not None:
         admitted = rows(where.expand(x.shape), dims)
         excluded = ~torch.gather(admitted, -1, order)
-        order = torch.gather(order, -1, torch.argsort(excluded.to(torch.uint8), dim=-1, stable=True))
+        order = torch.gather(order, -1, _sorted(excluded.to(torch.int32)))
     rank = torch.argsort(order, dim=-1)
     chosen = rank < (rows(count, dims) if isinstance(count, torch.Tensor) and count.dim() else count)
     return unrows(chosen if where is None else chosen & admitted, dims, x.shape)
@@ -310,7 +323,13 @@ def batch_first(x: torch.Tensor, dim: int | None, rank: int) -> torch.Tensor:
 
 
 def check_range(positions: torch.Tensor, size: int, what: str, where: torch.Tensor | None = None) -> torch.Tensor:
-    """The positions, 0 where not admitted: one opaque operator, so that it traces. Raises: ShapeError."""
+    """The positions, 0 where not admitted: one opaque operator, so that it traces. Raises: ShapeError.
+
+    ONNX has no such operator, and its positions wrap: there a negative one is moved beyond the end, which is refused.
+    """
+    if is_for_onnx():
+        positions = torch.where(positions < 0, size, positions)
+        return positions if where is None else torch.where(where, positions, 0)
     return _check_range(positions, size, what, where)
 
 
