@@ -10,7 +10,7 @@ INPUTS := pyproject.toml constraints.txt
 PYTEST_ARGS ?=
 BENCHMARKS ?=
 
-.PHONY: demo test test-spellings test-katex test-pdflatex demo-minilm test-minilm times benchmarks lint clean
+.PHONY: demo test test-spellings test-katex test-pdflatex demo-minilm test-minilm test-onnx times benchmarks lint clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/core.stamp
@@ -36,6 +36,9 @@ demo-minilm: $(VENV)/minilm.stamp
 
 test-minilm: $(VENV)/minilm.stamp
 	$(ONE_THREAD) $(BIN)/python -m pytest examples/test_minilm.py $(PYTEST_ARGS)
+
+test-onnx: $(VENV)/onnx.stamp
+	$(ONE_THREAD) $(BIN)/python -m pytest examples/test_onnx_export.py $(PYTEST_ARGS)
 
 times: $(VENV)/core.stamp
 	$(ONE_THREAD) $(BIN)/python -m benchmarks.times
@@ -71,6 +74,10 @@ $(VENV)/bench.stamp: $(VENV)/test.stamp
 
 $(VENV)/dev.stamp: $(VENV)/test.stamp
 	$(PIP) install -c constraints.txt --group dev
+	@touch $@
+
+$(VENV)/onnx.stamp: $(VENV)/test.stamp
+	$(PIP) install -c constraints.txt --group onnx
 	@touch $@
 
 # The packaged weights ask for far more than the two libraries that read them here.

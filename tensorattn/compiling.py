@@ -10,6 +10,7 @@ from typing import Any
 from tensorattn import backends
 from tensorattn.arguments import check_numbers, check_superfluous, gathered_sizes, given_sizes, merged, missing
 from tensorattn.asking import Asking, check_memory, check_plan
+from tensorattn.backends.torch import uncast
 from tensorattn.checking import report, solve
 from tensorattn.describing import Described
 from tensorattn.dtypes import infer
@@ -22,6 +23,7 @@ from tensorattn.reading import as_program
 from tensorattn.signature import signature
 from tensorattn.sizes import Size
 from tensorattn.specialising import (
+    PLAIN,
     RECORDED,
     TRACED,
     TRANSFORMED,
@@ -109,11 +111,11 @@ class Compiled(Described):
         if arrays is not None:
             named = arrays if arrays.__class__ is dict and not named else merged(arrays, named)  # type: ignore[assignment]
         values = self._in_order(named)
-        watched = _watched()
+        watched = _watched(values)
         entry = None if watched else self._recalled(values)
         if entry is None:
             values, entry = self._checked(named, values, watched)
-        results = entry.run(*values)
+        results = uncast(entry.run, values)
         if out is not None:
             return self._store(out, results)
         return results[0] if self._single else dict(zip(self._outputs, results, strict=True))
@@ -192,14 +194,15 @@ class Compiled(Described):
 
         The answer is the name of an attribute, because a tracer reads attributes as they are now.
         """
-        name = self._traced.names.setdefault(key, f"entry{len(self._traced.names)}")
+        watched = PLAIN if sys.modules["torch"].onnx.is_in_onnx_export() else TRACED
+        name = self._traced.names.setdefault((*key, watched), f"entry{len(self._traced.names)}")
         if not hasattr(self._traced, name):
             count = len(self.inputs)
             dtypes = {n: dtype_name(d) for n, d in zip(self.inputs, key[:count], strict=True)}
             given = key[count : 2 * count] if self._batched else (0,) * count
             ranks = dict(zip(self.inputs, given, strict=True))
             ranks = {n: ranks[n] for n, d in zip(self.inputs, key, strict=False) if not isinstance(d, type)}
-            setattr(self._traced, name, specialise(self._request, backends.get("torch"), dtypes, ranks, None, TRACED))
+            setattr(self._traced, name, specialise(self._request, backends.get("torch"), dtypes, ranks, None, watched))
         return name
 
     # torch reads this mark of `assume_constant_result`: the function runs while tracing and its result is a constant
@@ -326,19 +329,35 @@ def _kind(value: Any) -> Any:
     return getattr(value, "dtype", value.__class__)
 
 
-def _watched() -> str:
-    """Who follows what is computed: a tracer, a transform or a forward derivative; or nobody."""
+def _watched(values: tuple[Any, ...]) -> str:
+    """Who follows what is computed with tensors: a tracer, a transform or a forward derivative; or nobody."""
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "compiler"):
         return ""
-    if torch.compiler.is_compiling():
-        return TRACED
-    followed = torch._C._functorch.maybe_current_level() is not None or torch.autograd.forward_ad._current_level >= 0
-    return TRANSFORMED if followed else ""
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or _has_tracing_mode(torch)
+    if (
+        not traced
+        and torch._C._functorch.maybe_current_level() is None
+        and torch.autograd.forward_ad._current_level < 0
+    ):
+        return ""
+    if not any(isinstance(value, torch.Tensor) for value in values):
+        return ""
+    return TRACED if traced else TRANSFORMED
+
+
+def _has_tracing_mode(torch: Any) -> bool:
+    """Whether operations are recorded by make_fx, or done on tensors without data."""
+    if not torch._C._len_torch_dispatch_stack():
+        return False
+    kinds = torch._C._TorchDispatchModeKey
+    return any(torch._C._get_dispatch_mode(kind) is not None for kind in (kinds.PROXY, kinds.FAKE))
 
 
 def _recorded(values: tuple[Any, ...]) -> str:
-    """Whether gradients are recorded."""
+    """Whether gradients are recorded; tensors without data are like a transform, which looks at no value."""
+    if any(getattr(value, "is_meta", False) for value in values):
+        return TRANSFORMED
     if any(getattr(value, "requires_grad", False) for value in values):
         return RECORDED if sys.modules["torch"].is_grad_enabled() else ""
     return ""

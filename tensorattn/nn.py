@@ -22,6 +22,8 @@ from tensorattn.sizes import Size
 try:
     import torch
     from torch import Tensor
+
+    from tensorattn.backends.torch import operator  # noqa: F401  saved programs call it
 except ImportError as error:
     raise ImportError("tensorattn.nn needs torch: pip install 'tensorattn[torch]'") from error
 

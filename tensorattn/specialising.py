@@ -22,6 +22,7 @@ from tensorattn.rates import machine
 from tensorattn.units import check_derivatives, key_of
 
 RECORDED, TRANSFORMED, TRACED = "recorded", "transformed", "traced"  # how a call is watched
+PLAIN = "plain"  # traced for a format that has no operators but its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +66,19 @@ def specialise(
 ) -> Specialisation:
     """The specialisation for inputs of these dtypes and ranks (Python numbers have none), planned for these sizes.
 
-    `watched`: by what (RECORDED, TRANSFORMED, TRACED). Under a tracer `sizes` is None, for it must not look at any.
+    `watched`: by what (RECORDED, TRANSFORMED, TRACED, PLAIN). Under a tracer `sizes` is None, for it must not look at
+    any.
     """
     program = expand(request.program, batch_rank(request.program, ranks))
     reads = size_reads(program, request.sizes)
     base = backend.exponential_base()
     on = machine(backend.name, base, device)
     case = Case(program, request.outputs, dtypes, reads, sizes, on, base, recorded=watched == RECORDED)
-    operation = _operation(request, backend, dtypes, ranks, sizes) if watched and request.plan != "dense" else None
+    operation = None
+    if watched not in ("", PLAIN) and request.plan != "dense":
+        operation = _operation(request, backend, dtypes, ranks, sizes)
     recorded = watched == RECORDED and operation is None
-    chosen = choose(case, request.asked(recorded=recorded, traced=watched == TRACED))
+    chosen = choose(case, request.asked(recorded=recorded, traced=watched in (TRACED, PLAIN)))
     if operation and chosen.plan.program != case.dense.plan.program:  # only loops change it: over ordered tuples
         operation = _operation(request, backend, dtypes, ranks, sizes, halved=True) or operation
     scalars = frozenset(n for n in program.inputs if n not in ranks)

@@ -237,6 +237,7 @@ def _tangent(of: Unit, given: Sequence[bool]) -> Unit:
     kernel = replace(forth.kernel, inputs=tuple(n for n in forth.kernel.inputs if n not in bars))
     outputs = [n for n, there in enumerate(floats) if there]
     numbers = tuple(outputs[bars.index(name)] for name in forth.gradients)
+    assert len(set(numbers)) == len(numbers), "a cotangent is read once"
     return replace(forth, kernel=kernel, gradients=numbers, takes=back.gradients)
 
 

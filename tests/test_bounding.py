@@ -198,8 +198,8 @@ def test_subclasses_modes_and_autocast(weighed):
         torch.testing.assert_close(compiled(x), plain)
     assert counter.get_total_flops() > 0
     with torch.autocast("cpu", torch.bfloat16):
-        torch.testing.assert_close(compiled(x).float(), plain, atol=0.1, rtol=0.1)
-    assert len(weighed) == 3
+        torch.testing.assert_close(compiled(x), plain, atol=0, rtol=0)  # it sees nothing of the call
+    assert len(weighed) == 2
 
 
 @pytest.mark.parametrize("value", [1e-30, 1e-27, 1.0])

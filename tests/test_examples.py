@@ -14,8 +14,9 @@ import tensorattn as ta
 from tensorattn.library.reading import read_entry
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-# Weights of 90 MB: `make test-minilm`; a quarter of a minute: `tests/test_training_example.py` trains less.
-NEED_MORE = {"minilm.py", "test_minilm.py", "training.py"}
+# Weights of 90 MB: `make test-minilm`; other packages: `make test-onnx`;
+# a quarter of a minute: `tests/test_training_example.py` trains less.
+NEED_MORE = {"minilm.py", "test_minilm.py", "test_onnx_export.py", "training.py"}
 RUN = sorted(file.name for file in EXAMPLES.glob("*.py") if file.name not in NEED_MORE)
 BATCH, LENGTH, WIDTH, HEADS, INNER, WORDS = 3, 7, 12, 3, 20, 11
 

@@ -105,8 +105,8 @@ def gradient_names(kernel: Kernel, wanted: Sequence[str]) -> list[str]:
 
 
 def _stem(kernel: Kernel) -> str:
-    """The beginning of names that no register of the kernel has."""
-    names = {r.name for i in kernel.body for r in _every(i)}
+    """The beginning of names that no register and no input of the kernel has."""
+    names = {r.name for i in kernel.body for r in _every(i)} | set(kernel.inputs)
     return next(stem for n in range(len(names) + 1) if not any(name.startswith(stem := f"d{n}_") for name in names))
 
 

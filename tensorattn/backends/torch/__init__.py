@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tensorattn.backends import building
 from tensorattn.backends.vocabulary import Vocabulary, common_functions, common_into
@@ -142,6 +142,19 @@ def store(out: object, value: object) -> None:
 def render(kernel: Kernel, function: str, standalone: bool = False) -> str:
     """The source of a kernel as torch code."""
     return building.render(kernel, function, WORDS, standalone)
+
+
+def uncast(run: Callable[..., tuple[object, ...]], values: Sequence[object]) -> tuple[object, ...]:
+    """What a function gives for these inputs in their own dtypes: autocast would change those of some operations and
+    not of others, so that the accuracy would depend on the plan."""
+    torch = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "compiler") or not torch._C._is_any_autocast_enabled():
+        return run(*values)
+    kinds = [value.device.type for value in values if isinstance(value, torch.Tensor) and not value.is_meta]
+    if not kinds:
+        return run(*values)
+    with torch.autocast(kinds[0], enabled=False):
+        return run(*values)
 
 
 def operation(key: str, scalars: tuple[bool, ...]) -> Callable[..., tuple[object, ...]]:

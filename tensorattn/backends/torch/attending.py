@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from tensorattn.backends.limits import MOST_SCORES
-from tensorattn.backends.torch.functions import log_sum_exp
+from tensorattn.backends.torch.functions import is_followed, log_sum_exp
 from tensorattn.backends.torch.weights import softmax
 
 Scale = float | tuple[float, float]
@@ -66,11 +66,9 @@ def _is_fusible(asked: Asked) -> bool:
     """Whether a fused kernel may run: on plain tensors that are not empty (it crashes), with the derivatives it has."""
     operands = asked.operands
     shown = operands if asked.where is None else [*operands, asked.where]
-    if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None:
+    if is_followed() or any(type(x) is not torch.Tensor and type(x) is not torch.nn.Parameter for x in shown):
         return False
-    if any(type(x) is not torch.Tensor and type(x) is not torch.nn.Parameter for x in shown):
-        return False
-    if any(x.numel() == 0 for x in shown) or operands[0].dtype not in (torch.float32, torch.float64):
+    if any(x.is_meta or x.numel() == 0 for x in shown) or operands[0].dtype not in (torch.float32, torch.float64):
         return False
     if torch.autograd.forward_ad._current_level >= 0:
         return False

@@ -29,10 +29,22 @@ def holds(test: torch.Tensor) -> bool:
 
 
 def _may_look(*arrays: torch.Tensor) -> bool:
-    """Whether values may be looked at: not in a tracer or a transform."""
-    if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None:
+    """Whether values may be looked at: not in a tracer or a transform, nor where there are none."""
+    if is_followed():
         return False
-    return all(type(x) is torch.Tensor or type(x) is torch.nn.Parameter for x in arrays)
+    return all((type(x) is torch.Tensor or type(x) is torch.nn.Parameter) and not x.is_meta for x in arrays)
+
+
+def is_followed() -> bool:
+    """Whether a tracer or a transform sees every operation, and may see no value."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._len_torch_dispatch_stack():
+        return True
+    return torch._C._functorch.maybe_current_level() is not None
+
+
+def is_for_onnx() -> bool:
+    """Whether a trace goes to ONNX, which has none of our operators."""
+    return torch.compiler.is_compiling() and torch.onnx.is_in_onnx_export()
 
 
 def put(pieces: list[torch.Tensor], part: torch.Tensor, dim: int, start: int, size: int) -> None:
@@ -41,7 +53,7 @@ def put(pieces: list[torch.Tensor], part: torch.Tensor, dim: int, start: int, si
     The list holds the whole result from the first stretch on; where gradients or a transform follow what is computed,
     it holds the stretches, for those do not follow a write well.
     """
-    if not pieces and not _is_followed(part):
+    if not pieces and not _is_recorded(part):
         shape = [*part.shape[:dim], size, *part.shape[dim + 1 :]]
         pieces.append(torch.empty(shape, dtype=part.dtype, device=part.device))
     if pieces and pieces[0].shape[dim] == size:
@@ -57,11 +69,10 @@ def joined(pieces: list[torch.Tensor], dim: int) -> torch.Tensor:
     return found
 
 
-def _is_followed(x: torch.Tensor) -> bool:
+def _is_recorded(x: torch.Tensor) -> bool:
     """Whether something watches the computation: recorded gradients, a transform, forward mode, a subclass."""
     recorded = x.requires_grad and torch.is_grad_enabled()
-    transformed = torch._C._functorch.maybe_current_level() is not None or torch.autograd.forward_ad._current_level >= 0
-    return recorded or transformed or type(x) is not torch.Tensor
+    return recorded or is_followed() or torch.autograd.forward_ad._current_level >= 0 or type(x) is not torch.Tensor
 
 
 def may_write(*inputs: object) -> bool:
@@ -70,15 +81,14 @@ def may_write(*inputs: object) -> bool:
     Gradients, forward derivatives, tracers, transforms and subclasses see every one of them, and autocast chooses the
     dtypes of new arrays only.
     """
-    if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._functorch.maybe_current_level() is not None:
-        return False
-    if torch._C._len_torch_dispatch_stack() or torch.autograd.forward_ad._current_level >= 0:
+    if is_followed() or torch.autograd.forward_ad._current_level >= 0:
         return False
     records = torch.is_grad_enabled()
     for x in inputs:
         if isinstance(x, torch.Tensor) and (
             type(x) not in (torch.Tensor, torch.nn.Parameter)
             or (records and x.requires_grad)
+            or x.is_meta
             or torch.is_autocast_enabled(x.device.type)
         ):
             return False
@@ -241,16 +251,24 @@ def log_sum_exp(x: torch.Tensor, dims: tuple[int, ...], where: torch.Tensor | No
     return torch.where(torch.any(live, dim=dims), total, -math.inf)
 
 
+def _sorted(x: torch.Tensor) -> torch.Tensor:
+    """The positions along the last axis in the order of the entries, equal ones in that of positions.
+
+    ONNX orders them so always, and the exporter does not know the word for it.
+    """
+    return torch.argsort(x, dim=-1) if is_for_onnx() else torch.argsort(x, dim=-1, stable=True)
+
+
 def largest(
     x: torch.Tensor, dims: tuple[int, ...], count: torch.Tensor | int, where: torch.Tensor | None = None
 ) -> torch.Tensor:
     """True at the `count` largest admitted entries; ties go to the lower position, NaN comes last."""
     flat = rows(x, dims)
-    order = torch.argsort(-flat if x.is_floating_point() else ~flat, dim=-1, stable=True)
+    order = _sorted(-flat if x.is_floating_point() else ~flat)
     if where is not None:
         admitted = rows(where.expand(x.shape), dims)
         excluded = ~torch.gather(admitted, -1, order)
-        order = torch.gather(order, -1, torch.argsort(excluded.to(torch.uint8), dim=-1, stable=True))
+        order = torch.gather(order, -1, _sorted(excluded.to(torch.int32)))
     rank = torch.argsort(order, dim=-1)
     chosen = rank < (rows(count, dims) if isinstance(count, torch.Tensor) and count.dim() else count)
     return unrows(chosen if where is None else chosen & admitted, dims, x.shape)
@@ -305,7 +323,13 @@ def batch_first(x: torch.Tensor, dim: int | None, rank: int) -> torch.Tensor:
 
 
 def check_range(positions: torch.Tensor, size: int, what: str, where: torch.Tensor | None = None) -> torch.Tensor:
-    """The positions, 0 where not admitted: one opaque operator, so that it traces. Raises: ShapeError."""
+    """The positions, 0 where not admitted: one opaque operator, so that it traces. Raises: ShapeError.
+
+    ONNX has no such operator, and its positions wrap: there a negative one is moved beyond the end, which is refused.
+    """
+    if is_for_onnx():
+        positions = torch.where(positions < 0, size, positions)
+        return positions if where is None else torch.where(where, positions, 0)
     return _check_range(positions, size, what, where)
 
 

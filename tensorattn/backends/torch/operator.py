@@ -12,28 +12,70 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 
+from tensorattn.backends.torch import (
+    functions,  # noqa: F401  its operators stand in saved programs, too
+    uncast,
+    weights,  # noqa: F401
+)
+from tensorattn.errors import BackendError
 from tensorattn.sizes import Size
 from tensorattn.units import length, stepped, unit
 
 Tensors = tuple[torch.Tensor, ...]
 
 
-@torch.library.custom_op("tensorattn::run", mutates_args=())
-def run(key: str, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+LIBRARY = torch.library.Library("tensorattn", "FRAGMENT")
+LIBRARY.define("run(str key, Tensor[] tensors) -> Tensor[]", tags=(torch.Tag.pt2_compliant_tag,))
+run = torch.ops.tensorattn.run.default
+
+
+@torch.library.impl(LIBRARY, "run", "CompositeExplicitAutograd")
+def _computed(key: str, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     """The outputs of the unit of a key."""
     made = unit(key)
     sizes = made.sizes([x.shape for x in tensors])
     function = made.function("torch", sizes, str(tensors[0].device))
     with torch.no_grad():
-        found = function(*[x.detach() for x in tensors])
-    return list(found)
+        found = uncast(function, [x.detach() for x in tensors])
+    return list(found)  # type: ignore[arg-type]
 
 
-@run.register_fake
-def _run_fake(key: str, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+@torch.library.register_fake("tensorattn::run")
+def _shaped(key: str, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     return _like_outputs(key, tensors, tensors[0].new_empty)
+
+
+def _followed(key: str, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """With the calculus of `Formula`. Raises: BackendError under `functionalize`, where torch has no functions."""
+    top = torch._C._functorch.peek_interpreter_stack()
+    if top is not None and top.key() == torch._C._functorch.TransformType.Functionalize:
+        what = "torch.func.functionalize cannot go through the operator of this formula"
+        raise BackendError("E-BACKEND", what, hint='compile it with plan="dense": plain operations of torch')
+    return list(Formula.apply(key, *tensors))
+
+
+def _mapped_before(key: str, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """For `is_grads_batched=True` and `vectorize=True` of torch.autograd, which map in the way before torch.func."""
+    torch._C._vmapmode_increment_nesting()
+    depth = torch._C._vmapmode_decrement_nesting()
+    at = {level: [_is_mapped(x, level) for x in tensors] for level in range(depth, 0, -1)}
+    level, which = next((level, which) for level, which in at.items() if any(which))
+    bare = [torch._remove_batch_dim(x, level, 1, 0) if there else x for x, there in zip(tensors, which, strict=True)]
+    key = stepped(key, "vmap", tuple(which))
+    found = zip(run(key, bare), unit(key).mapped, strict=True)
+    return [torch._add_batch_dim(x, 0, level) if there else x for x, there in found]
+
+
+def _is_mapped(x: torch.Tensor, level: int) -> bool:
+    """Whether a tensor is mapped at a level; one that is not takes on any size that is named."""
+    return len({torch._remove_batch_dim(x, level, size, 0).shape[0] for size in (0, 1)}) == 1
+
+
+# Asked of the dispatcher, for the operator has many callers: formulas, exported programs, its own derivatives.
+LIBRARY.impl("run", _followed, "Autograd")
+LIBRARY.impl("run", _followed, "FuncTorchDynamicLayerFrontMode")
+LIBRARY.impl("run", _mapped_before, "Batched")
 
 
 def _like_outputs(key: str, tensors: Sequence[torch.Tensor], make: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
@@ -45,26 +87,13 @@ def _like_outputs(key: str, tensors: Sequence[torch.Tensor], make: Callable[...,
     return [make(shape, dtype=dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
 
 
-@run.register_vmap
-def _run_vmap(
-    info: Any, dims: Any, key: str, tensors: list[torch.Tensor]
-) -> tuple[list[torch.Tensor], list[int | None]]:
-    key, moved = _mapped(key, tensors, dims[1])
-    return run(key, moved), [0 if there else None for there in unit(key).mapped]
-
-
-def _mapped(key: str, tensors: Sequence[torch.Tensor], dims: Sequence[int | None]) -> tuple[str, list[torch.Tensor]]:
-    """The key with one more first axis, and the inputs that have it with it in front."""
-    moved = [x if dim is None else x.movedim(dim, 0) for x, dim in zip(tensors, dims, strict=True)]
-    return stepped(key, "vmap", tuple(dim is not None for dim in dims)), moved
-
-
 class Formula(torch.autograd.Function):
     """The calculus of the operator. Inputs: a key, and tensors; all outputs of the unit, also those that are kept."""
 
     @staticmethod
     def forward(key: str, *tensors: torch.Tensor) -> Tensors:
-        return tuple(run(key, list(tensors)))
+        with torch._C._AutoDispatchBelowAutograd():
+            return tuple(run(key, list(tensors)))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
@@ -86,53 +115,35 @@ class Formula(torch.autograd.Function):
         if not wanted or not there:
             return (None, *(None for _ in names))
         key = stepped(ctx.key, "adjoint", tuple(b is not None for b in bars), tuple(wanted))
-        found = Formula.apply(key, *ctx.saved_tensors, *there)
-        sums = _summed(unit(key).gradients, found)
+        found = run(key, [*ctx.saved_tensors, *there])
+        sums: dict[str, torch.Tensor] = {}
+        for name, term in zip(unit(key).gradients, found, strict=True):
+            sums[name] = sums[name] + term if name in sums else term
         return (None, *(sums.get(name) for name in names))
 
     @staticmethod
     def jvp(ctx: Any, _: None, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
+        """One call and no arithmetic: torch turns forward derivatives off in here, and what is computed beside a
+        function has no tangent for an outer level (pytorch issue 197867)."""
         made = unit(ctx.key)
-        with forward_ad._set_fwd_grad_enabled(True):
-            known = _primal(tangents)
-            given = tuple(t is not None and f for t, f in zip(known, made.floats, strict=True))
-            if not any(given):
-                return (None,) * ctx.count
-            key = stepped(ctx.key, "tangent", given)
-            by_name = dict(zip(made.kernel.inputs, known, strict=True))
-            takes = [by_name[name] for name in unit(key).takes]
-            tensors = _primal(ctx.saved_tensors)
-            sums = _summed(unit(key).gradients, Formula.apply(key, *tensors, *takes))
-            inputs = tensors[: len(known)]
-            zeros = _like_outputs(ctx.key, inputs, inputs[0].new_zeros)  # type: ignore[arg-type, union-attr]
-            return tuple(sums.get(n, zero) for n, zero in enumerate(zeros))
+        given = tuple(t is not None and f for t, f in zip(tangents, made.floats, strict=True))
+        if not any(given):
+            return (None,) * ctx.count
+        key = stepped(ctx.key, "tangent", given)
+        by_name = dict(zip(made.kernel.inputs, tangents, strict=True))
+        found = run(key, [*ctx.saved_tensors, *(by_name[name] for name in unit(key).takes)])
+        known = dict(zip(unit(key).gradients, found, strict=True))
+        inputs = ctx.saved_tensors[: len(tangents)]
+        zeros = _like_outputs(ctx.key, inputs, inputs[0].new_zeros)
+        return tuple(known.get(n, zero) for n, zero in enumerate(zeros))
 
     @staticmethod
     def vmap(
         info: Any, dims: tuple[Any, ...], key: str, *tensors: torch.Tensor
     ) -> tuple[Tensors, tuple[int | None, ...]]:
-        key, moved = _mapped(key, tensors, dims[1:])
-        return Formula.apply(key, *moved), tuple(0 if there else None for there in unit(key).mapped)
-
-
-def _summed(names: Sequence[Any], found: Sequence[torch.Tensor]) -> dict[Any, torch.Tensor]:
-    """The terms of each name added up."""
-    sums: dict[Any, torch.Tensor] = {}
-    for name, term in zip(names, found, strict=True):
-        sums[name] = sums[name] + term if name in sums else term
-    return sums
-
-
-def _primal(tensors: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-    """The tensors without the tangents of this level: torch turns forward derivatives off inside `jvp`, so that an
-    outer level would see none and its answer would silently be zero (pytorch issue 197867); here they are on again."""
-    return [torch._VF._unpack_dual(x, level=0)[0] if x is not None and x.is_floating_point() else x for x in tensors]
-
-
-@torch.compiler.allow_in_graph
-def differentiable(key: str, *tensors: torch.Tensor) -> Tensors:
-    """The outputs of a key with all their derivatives; dynamo puts the call into its graph as it is."""
-    return Formula.apply(key, *tensors)
+        moved = [x if dim is None else x.movedim(dim, 0) for x, dim in zip(tensors, dims[1:], strict=True)]
+        key = stepped(key, "vmap", tuple(dim is not None for dim in dims[1:]))
+        return tuple(run(key, moved)), tuple(0 if there else None for there in unit(key).mapped)
 
 
 def _number(value: Any, device: torch.device | None) -> torch.Tensor:
@@ -148,6 +159,6 @@ def operation(key: str, scalars: Sequence[bool]) -> Callable[..., Tensors]:
     def formula(*values: Any) -> Tensors:
         device = next((v.device for v in values if isinstance(v, torch.Tensor)), None)
         tensors = [_number(v, device) if s else v for v, s in zip(values, scalars, strict=True)]
-        return tuple(differentiable(key, *tensors)[:count])
+        return tuple(run(key, tensors)[:count])
 
     return formula

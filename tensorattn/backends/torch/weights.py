@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from tensorattn.backends.torch.functions import batch_first, rows, select, unrows
+from tensorattn.backends.torch.functions import batch_first, is_followed, is_for_onnx, rows, select, unrows
 from tensorattn.errors import ShapeError
 
 
@@ -49,9 +49,7 @@ def _no_row_is_nan(weights: torch.Tensor, dims: tuple[int, ...]) -> bool:
 
     A value may only be looked at outside tracers and transforms, and is worth a look only where no device waits for it.
     """
-    if torch.compiler.is_compiling() or not weights.is_cpu or type(weights) is not torch.Tensor:
-        return False
-    if torch._C._functorch.maybe_current_level() is not None or not weights.numel():
+    if is_followed() or not weights.is_cpu or type(weights) is not torch.Tensor or not weights.numel():
         return False
     firsts = weights
     if weights.numel() > FEW:
@@ -223,6 +221,11 @@ def _bisected(z: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
     """One opaque operator, so that a trace holds one node and not hundreds, and may look at the exponent."""
     if not torch.all(alpha > 1):  # 1 itself is softmax and comes as 2
         raise ShapeError("E-RANGE", "the exponent of entmax must be 1 or more", hint="1 is softmax, 2 is sparsemax")
+    return _halved(z, alpha)
+
+
+def _halved(z: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+    """The greatest number at which Σ is at least 1, one bit of it a round."""
     low, high = torch.full_like(z[..., :1], -1), torch.zeros_like(z[..., :1])
     for _ in range(54 if z.dtype == torch.float64 else 25):
         middle = (low + high) / 2
@@ -250,7 +253,7 @@ def _general_threshold(z: torch.Tensor, alpha: torch.Tensor | float) -> torch.Te
     A Newton step from a constant that solves the equation has the derivative of the implicit function; each further
     step doubles the order to which that holds.
     """
-    tau = _bisected(z.detach(), alpha.detach())
+    tau = (_halved if is_for_onnx() else _bisected)(z.detach(), alpha.detach())
     for _ in range(2):
         support = z > tau
         base = torch.where(support, z - tau, 1)
