@@ -68,6 +68,8 @@ def _weighing(plan: Plan) -> Size:
             inside = node.free | set(node.indices)
         if (found := segments(node)) is not None:
             inside = found.free
+        elif (placed := scatters(node)) is not None:
+            inside = placed.free | node.body.free | set(node.indices)  # type: ignore[union-attr]
         if inside:
             total = total + Size.product(i.name for i in inside) * (EXP_WEIGHT + MEMORY_WEIGHT)
     return total

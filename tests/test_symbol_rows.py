@@ -143,6 +143,40 @@ def test_no_array_over_all_pairs(last):
     np.testing.assert_allclose(found[0], part, rtol=1e-9, atol=1e-12)
 
 
+STATISTIC = """
+C_<v k> = where(0 > 1, G2_<v k>, sum[n i1 i2 : v == val^<n i1> and k == key^<n i2>](w_n posterior_<n i1 i2>))
+"""
+
+
+@pytest.mark.parametrize("what", ["gradient", "statistic"])
+@pytest.mark.parametrize("positions", [13, 2048])
+def test_gradients_and_counts_over_all_pairs(what, positions):
+    """The gradient of the key scores and the expected counts of pairs of symbols, by 16² symbols and not by 2048²."""
+    x = drawn(np.random.default_rng(0), 2, 3, positions, 11, 5, 2.0)
+    w = np.array([1.0, 0.5, 2.0])
+    if what == "gradient":
+        compiled = ta.compile(ta.grad(chain(2), ["G2"]), outputs=["dG2"])
+        y = {**x, "dlogp": w}
+    else:
+        compiled = ta.compile(ta.posterior(chain(2), "i2").then(STATISTIC), outputs=["C"])
+        y = {**x, "w": w}
+    compiled(y)
+    tracemalloc.start()
+    (found,) = compiled(y).values()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 12e6
+    wanted = np.zeros((11, 11))
+    for n in range(3):
+        e = forward_backward(x, 2, n)
+        key, val = x["key"][n], x["val"][n]
+        steps = np.exp(x["G2"][val][:, key])
+        weights = e["gamma"][0][:, None] * steps / steps.sum(1, keepdims=True)
+        per_pair = e["xi"][0] - (weights if what == "gradient" else 0)
+        np.add.at(wanted, (val[:, None], key[None]), w[n] * per_pair)
+    np.testing.assert_allclose(found, wanted, rtol=1e-8, atol=1e-9)
+
+
 @BOTH
 @pytest.mark.parametrize("text", SCATTERED)
 def test_sums_by_place(text, library):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import replace
+from itertools import product
 
 from tensorattn.combining import fresh
 from tensorattn.ir import (
@@ -40,7 +41,9 @@ from tensorattn.predicates import bringing, brings
 from tensorattn.program import Program
 from tensorattn.rewriting.fusing import fuse
 from tensorattn.rewriting.lookups import Lookup, lookup_of
-from tensorattn.rewriting.scatters import scatters
+from tensorattn.rewriting.scatters import Scatters, scatters
+from tensorattn.rewriting.sums import merge_sums
+from tensorattn.rewriting.terms import Term, product_of, term_of
 
 SINGULAR = ("log", "sqrt", "power", "reciprocal")  # of symbols that do not occur they may have no derivative
 
@@ -75,8 +78,14 @@ class Rows:
             if self.made:
                 self.changed.add(statement.name)
             statements += [*self.made, replace(statement, body=body)]
-        lookups = frozenset(s.name for s in statements if isinstance(s.body, Tensor) and s.body.name in self.axes)
+        lookups = frozenset(s.name for s in statements if self._reads(s.body))
         return fuse(Program(tuple(statements)), outputs, lookups) if lookups else Program(tuple(statements))
+
+    def _reads(self, node: Expr) -> bool:
+        """Whether it only reads rows, or multiplies some."""
+        if isinstance(node, Product) and not node.summed:
+            return any(self._reads(factor) for factor in node.factors)
+        return isinstance(node, Tensor) and node.name in self.axes
 
     def _apart(self, node: Expr) -> Expr:
         """The largest parts first; what is inside them afterwards."""
@@ -130,6 +139,8 @@ class Rows:
 
     def _by_symbol(self, node: Expr) -> Expr:
         node = rebuild(node, self._by_symbol)
+        if isinstance(node, Reduce) and scatters(node) is not None:
+            return self._placed(node)
         if not isinstance(node, Product) or any(brings(f, self.masked) for f in node.factors):
             return node
         numbers, left = highest_number(node), list(node.summed)
@@ -143,6 +154,41 @@ class Rows:
                 symbol = self._symbol(rows[0][0], index, numbers)
                 node = _summed(node, index, places, [f for f, _ in rows], symbol)
         return node
+
+    def _placed(self, node: Reduce) -> Expr:
+        """`Σ_{n i: p = σ_i} R[σ_i] x_i` as `Σ_s [p = s] Σ_n R[s] Σ_{i: σ_i = s} x_i`, a term at a time."""
+        terms = _terms(node.body)
+        found = [self._term(replace(node, body=product_of(term.factors, term.summed))) for term in terms]
+        if all(f is None for f in found):
+            return node
+        made: list[Expr] = []
+        for new, term in zip(found, terms, strict=True):
+            whole = new or replace(node, body=product_of(term.factors, term.summed))
+            made.append(whole if term.sign > 0 else Map("negate", (whole,)))
+        return made[0] if len(made) == 1 else Add(tuple(made))
+
+    def _term(self, node: Reduce) -> Expr | None:
+        found = scatters(node)
+        body = node.body if isinstance(node.body, Product) else Product((node.body,))
+        if found is None or any(brings(f, self.masked) for f in body.factors):
+            return None
+        for index, (p, places) in product(node.indices, found.places):
+            rows = [f for f in body.factors if self._places(f, index) == places]
+            rest = Scatters(tuple(c for c in found.places if c[0] != p), found.where)
+            if not rows or index in rest.free:
+                continue
+            symbol = self._symbol(rows[0], index, highest_number(node) + 1)
+            same = Map("equal", (Position(p), Position(symbol)))
+            inner = _summed(replace(body, summed=(*body.summed, index)), index, places, rows, symbol)
+            inner = replace(inner, summed=tuple(i for i in inner.summed if i != symbol))
+            left = tuple(i for i in node.indices if i != index)
+            if rest.condition is None:
+                return Product((same, *inner.factors), (symbol, *inner.summed, *left))
+            whole = Reduce(
+                "sum", left, inner if len(inner.factors) > 1 or inner.summed else inner.factors[0], rest.condition
+            )
+            return Product((same, self._placed(whole)), (symbol,))
+        return None
 
     def _waits(self, node: Product, index: Index) -> bool:
         """Whether what is summed by symbol would hold rows of another index: that one is summed first."""
@@ -181,6 +227,26 @@ def _summed(node: Product, index: Index, places: Tensor, rows: list[Expr], symbo
     by_symbol = Reduce("sum", (index,), body, Map(AT, (places, Position(symbol))))
     summed = tuple(symbol if i == index else i for i in node.summed)
     return replace(node, factors=(*rest, *map(at, rows), Add((by_symbol, Number(0)))), summed=summed)
+
+
+def _terms(node: Expr) -> list[Term]:
+    """The terms of a sum of products; a sum of one term is that term."""
+    if isinstance(node, Add):
+        return [term for part in node.terms for term in _terms(part)]
+    term = term_of(merge_sums(_unwrapped(node)))
+    return [term]
+
+
+def _unwrapped(node: Expr) -> Expr:
+    """A product whose factors that are sums of one term are that term."""
+    match node:
+        case Map(function="negate", arguments=(inner,)):
+            return Map("negate", (_unwrapped(inner),))
+        case Product(factors=factors):
+            return replace(node, factors=tuple(map(_unwrapped, factors)))
+        case Add(terms=(only,)):
+            return _unwrapped(only)
+    return node
 
 
 def _count(places: Tensor, index: Index, counted: Index, symbol: Index) -> Expr:

@@ -25,6 +25,12 @@ class Scatters:
         found = [places.free for _, places in self.places]
         return frozenset().union(*found, self.where.free if self.where is not None else ())
 
+    @property
+    def condition(self) -> Expr | None:
+        """The predicate that says so."""
+        placed = (Map("equal", (Position(index), places)) for index, places in self.places)
+        return conjunction((*placed, *conjuncts(self.where)))
+
 
 def scatters(node: Expr) -> Scatters | None:
     """How a sum is one by places that data give, if it is."""
