@@ -100,7 +100,46 @@ def two_hop(K, B, q, key, val, sigma2):
     return p
 
 
+def gates(scores, keep=None):
+    """Softmax over the last axis of what is kept."""
+    e = np.exp(scores) * (1 if keep is None else keep)
+    return e / np.maximum(e.sum(-1, keepdims=True), 1e-300)
+
+
+def chain_start(G, q, key, m, keep=None):
+    return np.stack([gates(G[q[n]][key[n]], None if keep is None else keep[n]) @ m[n] for n in range(len(q))])
+
+
+def chain_hop(G, val, key, m, keep=None):
+    rows = [gates(G[val[n]][:, key[n]], None if keep is None else keep[n]) for n in range(len(val))]
+    return np.stack([row @ m[n] for n, row in enumerate(rows)])
+
+
+def in_logarithms(formula):
+    def logarithms(*, m, **arrays):
+        with np.errstate(divide="ignore"):
+            return np.log(formula(**arrays, m=np.exp(m)))
+
+    return logarithms
+
+
+def key_scores(K, sigma2):
+    one = np.eye(len(K))
+    return np.array([[-np.sum((one[v] - K[k]) ** 2) / (2 * sigma2) for k in range(len(K))] for v in range(len(K))])
+
+
 REFERENCES = {
+    "key_scores": key_scores,
+    "chain_start": chain_start,
+    "chain_masked_start": chain_start,
+    "chain_log_start": in_logarithms(chain_start),
+    "chain_masked_log_start": in_logarithms(chain_start),
+    "chain_hop": chain_hop,
+    "chain_masked_hop": chain_hop,
+    "chain_log_hop": in_logarithms(chain_hop),
+    "chain_masked_log_hop": in_logarithms(chain_hop),
+    "chain_end": lambda B, val: B[val],
+    "chain_log_end": lambda B, val, target: np.log(np.stack([B[v, t] for v, t in zip(val, target, strict=True)])),
     "dot_product_attention": lambda k, q, M, v: softmax(k @ M @ q.T, 1) @ v,
     "dot_product_attention_delta": lambda k, q, v: softmax(k @ q.T, 1) @ v,
     "attention_weights": lambda W: softmax(W, 1),

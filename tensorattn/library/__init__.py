@@ -15,10 +15,11 @@ from functools import lru_cache
 from importlib.resources import files
 
 from tensorattn.errors import BindingError, suggest
+from tensorattn.library.chaining import chain
 from tensorattn.library.entry import Entry, InputShape
 from tensorattn.library.reading import read_entry
 
-__all__ = ["Entry", "Formulas", "InputShape", "UnknownFormulaError", "formulas"]
+__all__ = ["Entry", "Formulas", "InputShape", "UnknownFormulaError", "chain", "formulas"]
 
 SUFFIX = ".attn"
 
