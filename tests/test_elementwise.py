@@ -62,7 +62,8 @@ def test_functions_of_one_argument(library, function, dtype):
     np.testing.assert_allclose(result, expected, rtol=1e-14 if dtype == "float64" else 3e-6, atol=1e-15)
     assert result.dtype == dtype
     scalar = Apply(register("r", "", dtype), function, (register("x", "", dtype),))
-    assert one(library, {"x": ("", dtype)}, scalar, 0.3) == result[8]
+    alone = one(library, {"x": ("", dtype)}, scalar, 0.3)  # torch rounds what fills a vector of the processor otherwise
+    np.testing.assert_allclose(alone, result[8], rtol=2 * np.finfo(dtype).eps, atol=0)
 
 
 BINARY = {

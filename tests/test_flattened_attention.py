@@ -250,6 +250,7 @@ def test_what_cannot_be_flattened_says_why(formula: str, reason: str) -> None:
     assert reason in str(error.value)
 
 
+@pytest.mark.usefixtures("base_e")
 def test_auto_takes_it_for_large_tensors_recorded_or_not() -> None:
     compiled = ta.compile(CAUSAL)
 

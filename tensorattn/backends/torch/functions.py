@@ -205,7 +205,8 @@ def elu(x: torch.Tensor) -> torch.Tensor:
 
 
 def gelu(x: torch.Tensor) -> torch.Tensor:
-    return torch.nn.functional.gelu(x)
+    far = x == math.inf  # where torch's vectorised one of float32 is NaN
+    return torch.where(far, x, torch.nn.functional.gelu(torch.where(far, 0.0, x)))
 
 
 def sigmoid(x: torch.Tensor) -> torch.Tensor:
