@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tensorattn.scanning import DEEPEST_BRACKETS
 from tensorattn.source import Source, Span
 from tensorattn.spelling import calls, letters, macros, operands, tex
 from tensorattn.spelling.displays import displays
@@ -64,7 +65,7 @@ class Formula:
 
     def _read(self, cursor: Cursor, stops: tuple[str, ...]) -> None:
         while (node := cursor.peek()) is not None:
-            if len(self.levels) == 1 and node.text in stops:
+            if (len(self.levels) == 1 and node.text in stops) or self.writer.is_full:
                 break
             self._factor(cursor, node)
         self._close_all(cursor)
@@ -167,9 +168,17 @@ class Formula:
 
     def open_bracket(self, cursor: Cursor) -> None:
         node = cursor.take()
+        self._nest(node)
         self.levels.append(_Level(node))
         self.writer.apart("(", node.span)
         self.after_operand = False
+
+    def _nest(self, node: Node) -> None:
+        """One bracket or sum more is open."""
+        if sum(1 + level.sums for level in self.levels) > DEEPEST_BRACKETS:
+            what = f"brackets and sums are nested more than {DEEPEST_BRACKETS} deep"
+            self.writer.complain("E-LIMIT", what, node.span, "use a statement for an inner part")
+            self.writer.is_full = True
 
     def close_bracket(self, cursor: Cursor) -> None:
         node = cursor.take()
@@ -276,7 +285,7 @@ class Formula:
     # Sums and sizes
 
     def sum(self, cursor: Cursor) -> None:
-        self.sums.read(cursor)
+        self._nest(self.sums.read(cursor))
         self.levels[-1].sums += 1
         self.after_operand = False
 

@@ -11,6 +11,9 @@ from tensorattn.errors import NotationError
 from tensorattn.source import Source, Span
 
 
+MOST_COMPLAINTS = 50
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Canonical text, and the range of the pasted text that it stands for (empty: a sign that was only implied)."""
@@ -97,6 +100,7 @@ class Writer:
     source: Source
     pieces: list[Piece] = field(default_factory=list)
     complaints: list[NotationError] = field(default_factory=list)
+    is_full: bool = False  # there is no use in reading on
 
     def put(self, text: str, span: Span) -> None:
         """A piece that may touch the one before it."""
@@ -110,7 +114,10 @@ class Writer:
 
     def complain(self, code: str, what: str, span: Span, hint: str, *facts: str) -> None:
         """A complaint about the pasted text."""
-        self.complaints.append(NotationError(code, what, source=self.source, spans=[span], facts=facts, hint=hint))
+        if not self.is_full:
+            error = NotationError(code, what, source=self.source, spans=[span], facts=facts, hint=hint)
+            self.complaints.append(error)
+        self.is_full = self.is_full or len(self.complaints) >= MOST_COMPLAINTS
 
     def text(self, span: Span) -> str:
         """What the user wrote there."""

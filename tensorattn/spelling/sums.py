@@ -21,7 +21,7 @@ class Sums:
         self.formula, self.writer = formula, formula.writer
         self.bounded: list[tuple[int, Named, Named]] = []
 
-    def read(self, cursor: Cursor) -> None:
+    def read(self, cursor: Cursor) -> Node:
         """The sign and its limits: `sum[j : j <= i](`."""
         macro = cursor.take()
         word = "prod" if macro.text in (r"\prod", "∏") else "sum"
@@ -36,6 +36,7 @@ class Sums:
             self._refuse(word, macro, span, bool(limits))
             self.writer.put("[j]", span)
         self.writer.put("(", Span(span.end, span.end))
+        return macro
 
     def _binder(self, below: Cursor, above: Node | None) -> bool:
         """Writes the binder, if the limits are ones we read."""

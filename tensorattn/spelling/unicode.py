@@ -45,7 +45,7 @@ class _Reader:
         self.open: list[str] = []
 
     def read(self) -> Reading:
-        while self.at < len(self.text):
+        while self.at < len(self.text) and not self.writer.is_full:
             self._next()
         return self.writer.reading()
 
