@@ -271,9 +271,9 @@ def test_long_names_as_letters():
 
 def test_statements_that_double_do_not_run_away():
     lines = ["a1_i = a0_i a0_i", *(f"a{n + 1}_i = a{n}_i a{n}_i" for n in range(1, 40))]
-    started = time.perf_counter()
+    started = time.process_time()
     assert "more than 500 operands" in refusal(ta.parse("\n".join(lines)).einsum)
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
 
 
 # mutants --------------------------------------------------------------------------------------------------------------
@@ -304,6 +304,6 @@ def test_mutants_give_only_our_errors_soon(seed):
         for _ in range(dice.randint(1, 4)):
             at = dice.randint(0, len(text))
             text = text[:at] + dice.choice(pieces) + text[at + dice.randint(0, 1) :]
-        started = time.perf_counter()
+        started = time.process_time()
         read_and_write(text)
-        assert time.perf_counter() - started < 1, text
+        assert time.process_time() - started < 1, text

@@ -97,6 +97,8 @@ WAYS = [
     r"$Y \coloneqq \mathrm{softmax}(Q K^\intercal / \sqrt{D}) \, V$",
     r"S = Q K^T / \sqrt{d_k} \\ Y = \mathrm{softmax}(S) V",
     "S = Q K^T; Y = softmax(S / sqrt(|i|)) V",
+    "Y = softmax(d_k**-0.5 Q K^T) V",
+    r"Y = \mathrm{softmax}(d_k^{-1/2} QK^T) V",
 ]
 
 
@@ -366,6 +368,8 @@ REFUSED = {
     "a size that two products sum": ("Y = X W (X W)^T / sqrt(d_k)", {"X": "t m", "W": "m i"}),
     "a size by name and by product": ("Y = Q K^T / sqrt(d_k)", {"Q": "q d", "K": "k d"}),
     "a size without a product": ("s = 1 / sqrt(d_k)\nY = s Q", {"Q": "mu i"}),
+    "a size outside the softmax": (r"Y = \frac{1}{\sqrt{d_k}} \mathrm{softmax}(QK^T) V", QKV),
+    "a size of a product in another statement": ("S = Q K^T\nY = softmax(S / sqrt(d_k)) V", QKV),
     "a size of no axis": ("Y = Q / |z|", {"Q": "mu i"}),
     "a softmax of a scalar": ("y = softmax(s)", {"s": ""}),
     "a softmax over an axis it lacks": (r"Y = \mathrm{softmax}_{k}(Q)", {"Q": "mu i"}),
@@ -506,18 +510,18 @@ def test_mutants_give_only_our_errors_soon(seed):
         for _ in range(dice.randint(1, 4)):
             at = dice.randint(0, len(text))
             text = text[:at] + dice.choice(PIECES) * dice.randint(0, 1) + text[at + dice.randint(0, 2) :]
-        started = time.perf_counter()
+        started = time.process_time()
         accepted += sound(text, axes)
         sound(text, None)
-        assert time.perf_counter() - started < 1, text
+        assert time.process_time() - started < 1, text
     assert 0 < accepted < 250
 
 
 @pytest.mark.parametrize("text", ["A " * 5000, "A + " * 5000 + "A", "(A" * 5000, "A^T" * 5000, "{A" * 5000, "√" * 5000])
 def test_long_texts_are_refused_soon(text):
-    started = time.perf_counter()
+    started = time.process_time()
     assert not sound(text, {"A": "n n"})
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
 
 
 # the command line -----------------------------------------------------------------------------------------------------
