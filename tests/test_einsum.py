@@ -110,6 +110,8 @@ PROGRAMS = {
     "b t (h d), h d e -> b t e": "out_<b t e> = A_<b t (h d)> B_<h d e>",
     "b h t d -> b t (h d)": "out_<b t (h d)> = A_<b h t d>",
     "bt(hd)->bhtd": "out_<b h t d> = A_<b t (h d)>",
+    "μi,νi->μν": "out_<mu nu> = A_<mu i> B_<nu i>",
+    "μ row, nu row -> mu ν": "out_<mu nu> = A_<mu row> B_<nu row>",
     "x1 y, y x2 -> x1 x2": "out_<x1 x2> = A_<x1 y> B_<y x2>",
 }
 
@@ -181,6 +183,7 @@ REFUSED = {
     "an equals sign": "ij=ji",
     "a name with an underscore": "batch_size row -> row",
     "a reserved word": "max row -> row",
+    "a run of Greek letters in words": "μν row -> row",
     "an accent": "iéj->i",
     "half an arrow": "ij-ji",
     "too many axes": "ab" * 31,
