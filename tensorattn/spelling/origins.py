@@ -10,7 +10,6 @@ from typing import Any
 from tensorattn.errors import NotationError
 from tensorattn.source import Source, Span
 
-
 MOST_COMPLAINTS = 50
 
 
