@@ -27,7 +27,7 @@ def is_known(cursor: Cursor) -> bool:
     """Whether a word of the language stands here, as letters or as a macro."""
     node = cursor.peek()
     assert node is not None
-    return letters_here(cursor) in macros.KNOWN or (node.kind == "macro" and node.text[1:] in macros.KNOWN)
+    return letters_here(cursor) in macros.KNOWN or node.text in macros.KNOWN_MACROS
 
 
 def _known_word(cursor: Cursor) -> tuple[str, Span]:
@@ -65,6 +65,8 @@ def call(formula: Formula, cursor: Cursor, word: str, span: Span) -> None:
         formula.scripts.binder(inside)
     else:
         hint = rf"name the indices it runs over: \mathrm{{{word}}}_{{j}}\left(…\right)"
+        if word in ("max", "min"):
+            hint += rf"; of two values: \mathrm{{{word}imum}}\left(a, b\right)"
         formula.writer.complain("E-AXIS", f"`{word}` names no axis", span, hint)
     _body(formula, cursor, word, span)
 

@@ -29,8 +29,7 @@ MARKS = {
     r"\widehat": "hat",
 }  # fmt: skip
 WORDS = frozenset(
-    r"\mathrm \text \operatorname \mathit \mathsf \mathtt \textrm \textit \textbf \textsf \texttt \textnormal \mbox "
-    r"\mathop \rm".split()
+    r"\mathrm \text \operatorname \mathit \mathsf \mathtt \textrm \textit \textbf \textsf \textnormal \mbox".split()
 )
 BOLD = frozenset(r"\mathbf \boldsymbol \bm \pmb \mathnormal".split())
 STYLED = frozenset(r"\mathcal \mathscr \mathfrak \mathbb \cal \mathds".split())
@@ -42,6 +41,7 @@ ALIASES = {
     "Softmax": "softmax", "SoftMax": "softmax", "logsumexp": "lse",
 }  # fmt: skip
 KNOWN = {**{word: word for word in (*FUNCTIONS, *BINDERS, "and", "or", "not")}, **ALIASES}
+KNOWN_MACROS = frozenset(f"\\{word}" for word in KNOWN) - {r"\top", r"\and", r"\or", r"\not"}
 
 REPAIRS = {
     r"\circ": r"it may mean an entrywise product, a sum or a composition: write x_{i} z_{i} or x_{i} + z_{i}",
@@ -70,5 +70,9 @@ REPAIRS = {
     r"\approx": r"a definition is written with =",
     r"\sim": r"a definition is written with =",
     r"\propto": r"write the normaliser: \mathrm{softmax}_{j}\left(x_{j}\right), or \mathrm{l1norm}_{j}",
+    r"\rm": r"write \mathrm{seq}",
+    r"\it": r"write \mathrm{seq}",
+    r"\cal": r"write the plain letter if that is meant",
+    r"\not": r"write \ne, or \lnot before a condition",
     r"\mapsto": r"a definition is written with =",
 }
