@@ -172,11 +172,10 @@ def formula_argument(command: Callable[..., None]) -> Callable[..., None]:
     def called(formula: str, spelling: str | None, axes: dict[str, str] | None, **others: Any) -> None:
         command(formula=Given(formula, spelling, axes), **others)
 
-    for option in (_axes_option, _spelling_option, click.argument("formula", metavar="FILE_OR_FORMULA")):
-        called = option(called)
-    return called
+    return _formula_text(_spelling_option(_axes_option(called)))
 
 
+_formula_text: Decorator = click.argument("formula", metavar="FILE_OR_FORMULA")
 _spelling_option: Decorator = click.option(
     "--spelling", type=click.Choice(SPELLINGS), help="How the formula is spelt; by default this is found."
 )

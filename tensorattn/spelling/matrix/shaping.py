@@ -221,12 +221,14 @@ class Shaper:
         if name in words.WITHOUT_AN_AXIS:
             hint = f"in index form: y_i = {name}[j](A_<i j>)"
             self.refuse("E-AXIS", f"`{node.function.text}` names no axis", node.function.span, hint)
-        if len(node.arguments) > 1:
-            what = f"`{node.function.text}` takes one argument here"
-            self.refuse(
-                "E-CALL", what, node.arguments[1].span, "options are written in index form: softmax[j; sink=s](…)"
+        first, *others = node.arguments
+        if others:
+            what, hint = (
+                f"`{node.function.text}` takes one argument here",
+                "options stand in index form: softmax[j; sink=s](…)",
             )
-        body = self.value(node.arguments[0])
+            self.refuse("E-CALL", what, others[0].span, hint)
+        body = self.value(first)
         if not body.is_scalar:  # a product around the function does not say which size stands in it
             body = replace(body, tree=self.resolve_sizes(body.tree, body.contracted))
         if name in words.OVER_AN_AXIS:
