@@ -61,6 +61,7 @@ REFUSED = {
     "nothing on the left": ("= A", {"A": "i j"}),
     "nothing on the right": ("Y =", {"A": "i j"}),
     "two statements without an end": ("$$ Y = A x\nZ = A x $$", {"A": "i j", "x": "j"}),
+    "a number behind a name": (r"Y = \mathbf{A}1 x", {"A": "i j", "x": "j"}),
     "nothing at all": ("  \n", {"A": "i j"}),
     "two names that become one": ("Y = W_q W^q", {"W_q": "i j"}),
     "a run that is a name and a product": ("Y = AB", {"A": "n n", "B": "n n", "AB": "n n"}),
