@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -388,6 +388,7 @@ def test_printed_formulas(entry: seeds.Entry) -> None:
         error = caught.value
         assert (error.code, text[error.span.start : error.span.end]) == (entry["error"], entry["caret"]), str(error)
         assert entry["repair"] in str(error.hint)
+        assert ta.parse(entry["repaired"]).statements
     else:  # a formula of matrices
         with pytest.raises(ta.TensorattnError) as caught:
             ta.parse(text)
@@ -403,7 +404,7 @@ def attempt(text: str) -> ta.Program | ta.TensorattnError:
 
 def test_formulas_found_in_the_field() -> None:
     """What people print: read, or refused with a repair; nothing else comes out."""
-    found = json.loads((Path(__file__).parent / "corpus" / "printed.json").read_text(encoding="utf-8"))
+    found = corpus.printed()
     results = {name: attempt(text) for name, text in found.items()}
     for name, result in results.items():
         if isinstance(result, ta.TensorattnError):
@@ -425,3 +426,27 @@ def test_formulas_found_in_the_field() -> None:
     }
     for name, names in renamed.items():
         assert results[name].rename(**names) == ta.parse(formulas[name]), name
+
+
+def test_the_page_lists_every_printed_formula() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "spellings.md").read_text(encoding="utf-8")
+    assert page.endswith(f"{seeds.table()}\n"), "the table of the page is seeds.table()"
+
+
+def test_the_page_tells_the_truth() -> None:
+    """Every row of its tables whose plain side is a formula, and every refusal."""
+    page = (Path(__file__).parent.parent / "docs" / "spellings.md").read_text(encoding="utf-8")
+    checked = 0
+    for left, right in re.findall(r"^\| (`.*) \| (`.*) \|$", page.split("## What is refused")[0], re.MULTILINE):
+        written, plain = re.findall(r"`([^`]+)`", left), re.findall(r"`([^`]+)`", right)
+        for text, meant in zip(written, plain * (len(written) // len(plain)), strict=False):
+            if isinstance(attempt(meant), ta.Program):
+                assert attempt(text) == ta.parse(meant), text
+                checked += 1
+    assert checked > 25
+    refused = page.split("## What is refused")[1].split("## Formulas")[0]
+    for examples, code in re.findall(r"^\| (.*?) \| `(E-\w+)` \|", refused, re.MULTILINE):
+        for text in re.findall(r"`([^`]+)`", examples):
+            error = attempt(text)
+            assert isinstance(error, ta.TensorattnError), text
+            assert error.code == code, text

@@ -14,19 +14,19 @@ from tensorattn.source import Source
 if TYPE_CHECKING:
     from tensorattn.program import Program
 
-SUFFIX = ".attn"
+SUFFIXES = (".attn", ".tex")
 
 Stage = Literal["text", "tree", "ir", "plan", "kernel", "source"]
 
 
 def read_source(formula: str) -> Source:
-    """The text that `FILE_OR_FORMULA` stands for: standard input (`-`), an `.attn` file, else the text itself.
+    """The text of `FILE_OR_FORMULA`: standard input (`-`), an `.attn` or `.tex` file, else itself.
 
     Raises: click.UsageError where a file is named that cannot be read.
     """
     if formula == "-":
         return Source(_decode(sys.stdin.buffer.read(), "standard input"), "<stdin>")
-    if not formula.endswith(SUFFIX) or len(formula.splitlines()) > 1:
+    if not formula.endswith(SUFFIXES) or len(formula.splitlines()) > 1:
         return Source(formula)
     path = Path(formula)
     try:
