@@ -199,6 +199,8 @@ def test_conditions_and_options() -> None:
     same("z_<i f> = cat[f = c + m](x_<i c>, w_<i m>)", r"z_{if} = \mathrm{cat}_{f=c+m}\left(x_{ic}, w_{im}\right)")
     same("y_i = x_i and not z_i or w_i", r"y_i = x_i \land \lnot z_i \text{ or } w_i")
     same("y_i = sum[j](A_<i j>)", r"y_{i} = sum[j](A_{ij})", r"y_{i} = \mathrm{sum}[j]\left(A_{ij}\right)")
+    same("y = sum[sigma j : j <= 2](A_<sigma j>)", r"y = sum[sigma j : j \le 2](A_{\sigma j})")
+    same("y_i = sum[j](A_<i j>)", r"y_{i} = \mathrm{sum}[j]\left(A_{ij}\right)")
 
 
 def test_names() -> None:
@@ -290,6 +292,10 @@ REFUSALS = {
     "cases": (r"y = \begin{cases} 1 \end{cases}", "E-SYMBOL", r"\begin{cases}"),
     "two readings of a quotient": (r"y_{i} = a_i / b_i c_i", "E-DIV", "b_i c_i"),
     "a bold product": (r"y = \mathbf{QK}", "E-RUN", r"\mathbf{QK}"),
+    "a comma between statements": (r"y_{i} = x_i, \quad z_i = y_i", "E-SYNTAX", ","),
+    "a definition with a colon": (r"y_{i} := x_i", "E-SYNTAX", ":"),
+    "a star": (r"y_{i} = x_i^*", "E-SYMBOL", "^*"),
+    "a matrix softmax": (r"Y = Softmax[X^{}X]X", "E-AXIS", "Softmax"),
     "the second line": ("y_{i} = x_i \\\\\nz_i = A_{ij}", "E-DANGLING", "j"),
 }
 
