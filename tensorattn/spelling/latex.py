@@ -219,7 +219,7 @@ class Formula:
         inside = contents(node)
         level = _Level()
         self.levels.append(level)
-        while (part := inside.peek()) is not None and self.levels[-1] is not None:
+        while (part := inside.peek()) is not None:
             self._factor(inside, part)
         while self.levels[-1] is not level and len(self.levels) > 1:
             unclosed = self.levels.pop().opener
