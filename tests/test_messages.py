@@ -90,7 +90,7 @@ TEXTS = {
     "a recurrence": "h_<t d> = A_<d e> h_<t-1, e> + x_<t d>",
     "a repeated index on the left": "D_<i i> = a_i",
     "a repeated index in a bar": "y_i = W_<i bar(j j)> v_j",
-    "several errors": "W^munu = k^mu_i q^nu_i\ny_i = W_{ij}\nz_i = (a_i",
+    "several errors": "W^munu = k^mu_i q^nu_i\ny_i = W_ij\nz_i = (a_i",
     "several errors of meaning": "y_i = A_<i j> x_k\nz_<i j> = a_i\nz_i = b_i\nw_i = sum[j](B_<i j>) c_j",
     "an error on the third line": "# attention\nW_<i j> = q_<i d> k_<j d>\ny_<i e> = W_<i bar(j)> v_<k e>",
     "tabs": "y_i\t=\tA_<i\tj> x_k",

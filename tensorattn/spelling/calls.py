@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 from tensorattn.ir import FUNCTIONS
 from tensorattn.source import Span
 from tensorattn.spelling import macros
-from tensorattn.spelling.tex import Cursor, Group, contents
+from tensorattn.spelling.letters import GREEK_MACROS
+from tensorattn.spelling.tex import Cursor, Group, Node, Token, contents
 
 if TYPE_CHECKING:
     from tensorattn.spelling.latex import Formula
+
+LONGEST_BINDER = 500  # tokens between square brackets
 
 
 def letters_here(cursor: Cursor) -> str:
@@ -89,13 +92,33 @@ def _plain_binder(cursor: Cursor) -> Cursor | None:
     if not cursor.sees("["):
         return None
     depth = 0
-    for ahead, node in enumerate(cursor.nodes[cursor.at :]):
+    for ahead, node in enumerate(cursor.nodes[cursor.at : cursor.at + LONGEST_BINDER]):
         depth += (node.text == "[") - (node.text == "]")
         if depth == 0:
             after = cursor.peek(ahead + 1)
             if after is None or after.text not in macros.OPENING:
                 return None
-            inside = Cursor(cursor.nodes[cursor.at + 1 : cursor.at + ahead], node.span.start)
+            inside = _plain_words(cursor.nodes[cursor.at + 1 : cursor.at + ahead])
+            if inside is None:
+                return None
             cursor.at += ahead + 1
-            return inside
+            return Cursor(inside, node.span.start)
     return None
+
+
+def _plain_words(nodes: tuple[Node, ...]) -> tuple[Node, ...] | None:
+    """The nodes of a plain binder with the names of Greek letters as macros; None where other words stand there."""
+    found: list[Node] = []
+    cursor = Cursor(nodes, 0)
+    while cursor.peek() is not None:
+        run = letters_here(cursor)
+        start = cursor.take()
+        if len(run) > 1:
+            cursor.at += len(run) - 1
+            start = Token("macro", f"\\{run}", Span(start.span.start, cursor.behind), start.spaced)
+            if start.text not in GREEK_MACROS:
+                return None
+        found.append(start)
+        if start.text in (":", ";"):
+            return (*found, *nodes[cursor.at :])
+    return tuple(found)

@@ -154,6 +154,10 @@ class Formula:
         if sign == "...":
             self.operand("...", node.span)
             return
+        if sign in (",", ":") and self.in_statement and len(self.levels) == 1:
+            what, hint = f"`{sign}` ends no statement", r"statements end at \\ or ; and define with ="
+            self.writer.complain("E-SYNTAX", what, node.span, hint)
+            return
         if sign not in ("*", "/", "**", "not") and (self.after_operand or sign not in "+-"):
             self.end_sums(self.levels[-1], start)
         self.operator(sign, Span(start, cursor.behind))
@@ -215,7 +219,7 @@ class Formula:
         inside = contents(node)
         level = _Level()
         self.levels.append(level)
-        while (part := inside.peek()) is not None and self.levels[-1] is not None:
+        while (part := inside.peek()) is not None:
             self._factor(inside, part)
         while self.levels[-1] is not level and len(self.levels) > 1:
             unclosed = self.levels.pop().opener

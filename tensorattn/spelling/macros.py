@@ -31,7 +31,7 @@ MARKS = {
 WORDS = frozenset(
     r"\mathrm \text \operatorname \mathit \mathsf \mathtt \textrm \textit \textbf \textsf \textnormal \mbox".split()
 )
-BOLD = frozenset(r"\mathbf \boldsymbol \bm \pmb \mathnormal".split())
+BOLD = frozenset(r"\mathop \mathbf \boldsymbol \bm \pmb \mathnormal".split())
 STYLED = frozenset(r"\mathcal \mathscr \mathfrak \mathbb \cal \mathds".split())
 ARROWS = frozenset(r"\vec \overrightarrow \overleftarrow \overleftrightarrow".split())
 FRACTIONS = frozenset(r"\frac \dfrac \tfrac \cfrac".split())
@@ -55,6 +55,9 @@ REPAIRS = {
     r"\Vert": r"write a norm with its index: \sqrt{x_{d} x_{d}}",
     r"\infty": r"leave entries out with a predicate: \mathrm{softmax}_{j:j\le i}",
     r"\in": r"write a predicate: \sum_{j:\mathrm{adj}_{ij}} x_{j}",
+    r"\forall": r"leave it out: an index of the left side runs over all its positions",
+    r"\underbrace": r"write what stands over the brace alone",
+    r"\overbrace": r"write what stands under the brace alone",
     r"\div": r"write / or \frac{a}{b}",
     r"\over": r"write \frac{a}{b}",
     r"\pm": r"write two statements, one with + and one with -",

@@ -318,6 +318,9 @@ def no_indices(mark: str, nodes: tuple[Node, ...], owner: Named, owned: str, sho
         what = f"`^{shown}` would be a transpose, but index notation has none: the order of indices says it"
         return "E-MATRIX", what, "write the indices, e.g. Q_{id} K_{jd}; for an index named T write ^{T,}"
     name = owner.text.rstrip("'")
+    if mark == "^" and len(nodes) == 1 and nodes[0].text in ("*", r"\ast", r"\star", "+", "-", r"\dagger"):
+        hint = rf"a mark belongs to the name: \mathrm{{{name}star}}"
+        return "E-SYMBOL", f"`^{shown}` is no index", hint
     if nodes[0].text in ("(", "[") and not any(node.text == "," for node in nodes):
         label = "".join(c for c in shown if c.isalnum())
         hint = rf"a label belongs to the name: \mathrm{{{name}{label}}}; two axes merged into one are written {{(h,d)}}"

@@ -71,6 +71,8 @@ class _Reader:
 
     def _complain(self, code: str, what: str, hint: str, end: int) -> None:
         self.writer.complain(code, what, Span(self.at, end), hint)
+        if self.writer.pieces and self.writer.pieces[-1].text in ("^", "_"):
+            self.writer.put("i", Span(self.at, end))  # the rest can be read on
         self.at = end
 
     # Brackets and scripts
@@ -98,8 +100,10 @@ class _Reader:
         mark, start = self.text[self.at], self.at
         self.at += 1
         word = self._read_word() if self._begins_word(self.at) else None
-        if word is None or not self._sound(word):
+        if word is None:
             self.writer.put(mark, Span(start, start + 1))
+        elif not self._sound(word):
+            self.writer.put(f"{mark}i", word.span)
         elif "bar" in word.marks:
             self.writer.put(f"{mark}<", Span(start, start + 1))
             self._bar(word)
