@@ -139,7 +139,9 @@ _CODES: dict[str, Condition] = {
     ),
     "E-RUN": _texts("several letters follow `^` or `_` without brackets", "S = M_ij N_ij", "S = M_<i j> N_<i j>"),
     "E-BRACE": _texts(
-        "a brace, `$` or backslash stands in the plain notation", "y_i = M_{ij} x_j", "y_i = M_<i j> x_j"
+        "a brace has no partner, or groups of LaTeX and of the plain notation are mixed",
+        "y_<i> = M_{ij} x_j",
+        "y_{i} = M_{ij} x_j",
     ),
     "E-POWER": _texts("a number or a sum follows `^`", "y_i = K^2_i", "y_i = K_i**2"),
     "E-DIV": _texts(
@@ -155,6 +157,18 @@ _CODES: dict[str, Condition] = {
         "a matrix formula names no axes, or the axes declared for it do not fit",
         "Y = Q K^T",
         "Y_<i j> = Q_<i d> K_<j d>",
+    ),
+    "E-LABEL": _texts(
+        "a label, a word or a digit stands where indices stand",
+        r"y_{i} = W^{(q)}_{ij} x_{j}",
+        r"y_{i} = \mathrm{Wq}_{ij} x_{j}",
+    ),
+    "E-VEC": _texts("an arrow hides an index", r"y_{i} = a_{ij} \vec{x}_j", r"y_{ic} = a_{ij} x_{jc}"),
+    "E-SYMBOL": _texts("a sign or a macro has no one meaning", r"y_{i} = x_{i} \circ z_{i}", r"y_{i} = x_{i} z_{i}"),
+    "E-OVERLINE": _texts(
+        "a bar, a tilde or a hat stands over more than one name",
+        "y^μ = W^⟨μ ν̅ρ̅⟩ v^⟨ν ρ⟩",
+        "y^μ = W^⟨μ bar(ν ρ)⟩ v^⟨ν ρ⟩",
     ),
     "E-SEP": _texts(
         "a group of several slots with arithmetic lacks commas",

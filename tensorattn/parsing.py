@@ -75,7 +75,8 @@ def parse_tree(source: Source) -> tuple[t.StatementNode, ...]:
         reading.relocate(read)
     statements: tuple[t.StatementNode, ...] = ()
     if read is not None and not (reading and reading.complaints):
-        reader = _Reader(source, complaints, _defined(read) if reading else frozenset())
+        definitions = read.find_data("definition") if reading else ()
+        reader = _Reader(source, complaints, frozenset(str(node.children[0].children[0]) for node in definitions))
         nodes = [node for node in read.children if not is_token(node, "NEWLINE", "SEMICOLON")]
         statements = tuple(reader.statement(node) for node in nodes)
     raise_first(complaints)
@@ -104,11 +105,6 @@ def _parse(source: Source) -> tuple[Tree | None, list[NotationError]]:
         explained = any(refused.spans[0].end >= c.spans[0].start for c in complaints)
         return None, complaints if explained else [*complaints, refused]
     return read, [*complaints, *misused_words(source, read)]
-
-
-def _defined(read: Tree) -> frozenset[str]:
-    """The names that the statements of a tree define."""
-    return frozenset(str(node.children[0].children[0]) for node in read.find_data("definition"))
 
 
 def raise_first(complaints: list[NotationError]) -> None:

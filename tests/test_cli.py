@@ -14,6 +14,8 @@ from safetensors.numpy import save_file
 
 from tensorattn.cli import main
 
+LATEX = r"$$ W^{\mu\nu} = \frac{q^\mu_i k^\nu_i}{\sqrt{|i|}} $$ $$ y^{\mu}_n = W^{\mu\bar\nu} v^{\bar\nu}_n $$"
+UNICODE = "W^⟨μ ν⟩ = q^μᵢ k^νᵢ / √(|i|)\ny^μₙ = W^⟨μ ν̅⟩ v^⟨ν̅⟩ₙ"
 ATTENTION = "W^<mu nu> = q^mu_i k^nu_i / sqrt(|i|)\ny^mu_n = W^<mu bar(nu)> v^<bar(nu)>_n\n"
 VALUE = "y^mu_n = W^<mu bar(nu)> v^nu_n"
 DANGLING = "y_i = A_<i j> x_k"
@@ -47,6 +49,29 @@ def files(tmp_path, monkeypatch):
 
 
 # Where the formula comes from -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", [LATEX, UNICODE])
+def test_any_spelling_is_read_from_anywhere(files, text):
+    Path("pasted.tex").write_text(text, encoding="utf-8-sig")
+    Path("pasted.attn").write_text(text, encoding="utf-8-sig")
+    plain = run("show", ATTENTION).stdout
+    for argument, stdin in [(text, None), ("pasted.tex", None), ("pasted.attn", None), ("-", text)]:
+        assert run("show", argument, stdin=stdin).stdout == plain
+        assert (
+            "sizes"
+            in run("check", argument, "--shape", "q=3,2", "--shape", "k=5,2", "--shape", "v=5,4", stdin=stdin).stdout
+        )
+    for command in ("explain", "cost"):
+        assert run(command, text, *"-d mu=3 -d nu=5 -d i=2 -d n=4".split()).stdout
+    run("run", "pasted.tex", *(part for name in "qkv" for part in ("-i", f"{name}={name}.npy")), "-O", "y.npy")
+    np.testing.assert_allclose(np.load("y.npy"), files["y"])
+
+
+def test_a_mistake_is_shown_in_the_pasted_text(files):
+    Path("pasted.tex").write_text("\ufeff% scores\r\n$ W^{\\mu} = x^{(q)} $", encoding="utf-8")
+    error = run("check", "pasted.tex", status=1).output
+    assert "   2 | $ W^{\\mu} = x^{(q)} $\n                    ^^^^^^\n" in error
 
 
 def test_a_formula_a_file_and_standard_input_are_read_alike(files):

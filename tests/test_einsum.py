@@ -110,6 +110,8 @@ PROGRAMS = {
     "b t (h d), h d e -> b t e": "out_<b t e> = A_<b t (h d)> B_<h d e>",
     "b h t d -> b t (h d)": "out_<b t (h d)> = A_<b h t d>",
     "bt(hd)->bhtd": "out_<b h t d> = A_<b t (h d)>",
+    "μi,νi->μν": "out_<mu nu> = A_<mu i> B_<nu i>",
+    "μ row, nu row -> mu ν": "out_<mu nu> = A_<mu row> B_<nu row>",
     "x1 y, y x2 -> x1 x2": "out_<x1 x2> = A_<x1 y> B_<y x2>",
 }
 
@@ -181,6 +183,7 @@ REFUSED = {
     "an equals sign": "ij=ji",
     "a name with an underscore": "batch_size row -> row",
     "a reserved word": "max row -> row",
+    "a run of Greek letters in words": "μν row -> row",
     "an accent": "iéj->i",
     "half an arrow": "ij-ji",
     "too many axes": "ab" * 31,
@@ -271,9 +274,9 @@ def test_long_names_as_letters():
 
 def test_statements_that_double_do_not_run_away():
     lines = ["a1_i = a0_i a0_i", *(f"a{n + 1}_i = a{n}_i a{n}_i" for n in range(1, 40))]
-    started = time.perf_counter()
+    started = time.process_time()
     assert "more than 500 operands" in refusal(ta.parse("\n".join(lines)).einsum)
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
 
 
 # mutants --------------------------------------------------------------------------------------------------------------
@@ -304,6 +307,6 @@ def test_mutants_give_only_our_errors_soon(seed):
         for _ in range(dice.randint(1, 4)):
             at = dice.randint(0, len(text))
             text = text[:at] + dice.choice(pieces) + text[at + dice.randint(0, 1) :]
-        started = time.perf_counter()
+        started = time.process_time()
         read_and_write(text)
-        assert time.perf_counter() - started < 1, text
+        assert time.process_time() - started < 1, text

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
+import sys
 import time
+import warnings
 from collections.abc import Callable
 
 import pytest
 
 import tensorattn as ta
 from tensorattn.reading import _parse
-from tests import corpus
+from tests import corpus, seeds, spelled
 
 SEEDS = range(20)
 MUTANTS = 100  # a seed
@@ -47,9 +49,16 @@ PIECES = [
     "\r\n",
     "$",
 ]
+PIECES_OF_SPELLINGS = [
+    *PIECES,
+    *r"\bar \bar{ \frac \sqrt{ \sum_{j} \sum_{j=1}^{i} \left( \right) \mathrm{ \mu \\ & $$ \[ \] {% %} % } ^T".split(),
+    *r"\begin{align} \end{align} ^{(q)} e^{ \tilde \mathbf{ \prime _{0,i} (h,d) \text{ \land \{ \} _{ ^{ \cal".split(),
+    *r"\vec{x} \circ \% ν̅ ᵢ ₙ ᵀ ² ⟨ ⟩ √( ∑[ ′ ≤ · μ 𝓰 ά µ ∧ ¬ …".split(),
+    *"\u0305\u0303\u200b\u20d7\u00a0",
+]
 
 
-def mutant(dice: random.Random, texts: list[str]) -> str:
+def mutant(dice: random.Random, texts: list[str], pieces: list[str] = PIECES) -> str:
     text = dice.choice(texts)
     for _ in range(dice.randint(1, 4)):
         at, to = sorted((dice.randint(0, len(text)), dice.randint(0, len(text))))
@@ -57,9 +66,9 @@ def mutant(dice: random.Random, texts: list[str]) -> str:
             case 0:
                 text = text[:at] + text[at + 1 :]
             case 1:
-                text = text[:at] + dice.choice(PIECES) + text[at:]
+                text = text[:at] + dice.choice(pieces) + text[at:]
             case 2:
-                text = text[:at] + dice.choice(PIECES) + text[at + 1 :]
+                text = text[:at] + dice.choice(pieces) + text[at + 1 :]
             case 3:
                 text = text[:at] + text[at : at + 8] + text[at:]
             case 4:
@@ -79,10 +88,23 @@ def refusal(call: Callable[[], object]) -> ta.TensorattnError | None:
     return None
 
 
+def texts_of_spellings() -> list[str]:
+    """The corpus in three spellings, and formulas as they were printed."""
+    plain = [corpus.formula(entry) for entry in corpus.load("accept")]
+    return [
+        *plain,
+        *(spelled.unicode(text) for text in plain),
+        *(spelled.latex(text) for text in plain),
+        *(entry["text"] for entry in seeds.load()),
+        *corpus.printed().values(),
+    ]
+
+
 def read(text: str) -> bool:
     """Whether the text is a formula; then it prints and reads back and can be checked, else its error is whole."""
     error = refusal(lambda: ta.parse(text))
     if error is not None:
+        assert error.source is None or error.source.text == text
         assert error.hint, text
         assert str(error).startswith(error.code), text
         assert all(0 <= s.start <= s.end <= len(text) + 1 for s in error.spans), text
@@ -96,15 +118,40 @@ def read(text: str) -> bool:
     return True
 
 
+def run(dice: random.Random, number: int, texts: list[str], pieces: list[str] = PIECES) -> int:
+    """How many of so many mutants are formulas. Raises: AssertionError where one breaks a promise."""
+    accepted = 0
+    for _ in range(number):
+        text = mutant(dice, texts, pieces)
+        started = time.process_time()
+        accepted += read(text)
+        assert time.process_time() - started < SLOWEST_SECONDS, text
+    _parse.cache_clear()
+    return accepted
+
+
 @pytest.mark.filterwarnings("ignore::tensorattn.NotationWarning")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_mutants(seed: int) -> None:
-    dice, texts = random.Random(seed), [corpus.formula(entry) for entry in corpus.load("accept")]
-    accepted = 0
-    for _ in range(MUTANTS):
-        text = mutant(dice, texts)
-        started = time.perf_counter()
-        accepted += read(text)
-        assert time.perf_counter() - started < SLOWEST_SECONDS, text
-    assert 0 < accepted < MUTANTS  # the mutations are neither harmless nor hopeless
-    _parse.cache_clear()
+    texts = [corpus.formula(entry) for entry in corpus.load("accept")]
+    assert 0 < run(random.Random(seed), MUTANTS, texts) < MUTANTS  # the mutations are neither harmless nor hopeless
+
+
+@pytest.mark.filterwarnings("ignore::tensorattn.NotationWarning")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_mutants_of_every_spelling(seed: int) -> None:
+    assert run(random.Random(seed), MUTANTS, texts_of_spellings(), PIECES_OF_SPELLINGS) < MUTANTS
+
+
+def main() -> None:
+    """`python -m tests.test_fuzz 1000000 7`: so many mutants of every spelling, from this seed."""
+    number, seed = (int(argument) for argument in sys.argv[1:])
+    warnings.simplefilter("ignore")
+    texts, accepted, dice = texts_of_spellings(), 0, random.Random(seed)
+    for done in range(0, number, 10_000):
+        accepted += run(dice, min(10_000, number - done), texts, PIECES_OF_SPELLINGS)
+        print(f"{min(done + 10_000, number)} mutants, {accepted} of them formulas", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -17,7 +17,7 @@ from tensorattn.spelling import SPELLINGS
 if TYPE_CHECKING:
     from tensorattn.program import Program
 
-SUFFIX = ".attn"
+SUFFIXES = (".attn", ".tex")
 
 Stage = Literal["text", "tree", "ir", "plan", "kernel", "source"]
 Spelling = Literal["ascii", "unicode", "latex", "einsum"]
@@ -33,14 +33,14 @@ class Given:
 
 
 def read_source(given: Given) -> Source:
-    """The text that `FILE_OR_FORMULA` stands for: standard input (`-`), an `.attn` file, else the text itself.
+    """The text of `FILE_OR_FORMULA`: standard input (`-`), an `.attn` or `.tex` file, else itself.
 
     Raises: click.UsageError where a file is named that cannot be read.
     """
     formula = given.formula
     if formula == "-":
         return Source(_decode(sys.stdin.buffer.read(), "standard input"), "<stdin>")
-    if not formula.endswith(SUFFIX) or len(formula.splitlines()) > 1:
+    if not formula.endswith(SUFFIXES) or len(formula.splitlines()) > 1:
         return Source(formula)
     path = Path(formula)
     try:
@@ -172,11 +172,10 @@ def formula_argument(command: Callable[..., None]) -> Callable[..., None]:
     def called(formula: str, spelling: str | None, axes: dict[str, str] | None, **others: Any) -> None:
         command(formula=Given(formula, spelling, axes), **others)
 
-    for option in (_axes_option, _spelling_option, click.argument("formula", metavar="FILE_OR_FORMULA")):
-        called = option(called)
-    return called
+    return _formula_text(_spelling_option(_axes_option(called)))
 
 
+_formula_text: Decorator = click.argument("formula", metavar="FILE_OR_FORMULA")
 _spelling_option: Decorator = click.option(
     "--spelling", type=click.Choice(SPELLINGS), help="How the formula is spelt; by default this is found."
 )

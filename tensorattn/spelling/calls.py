@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 from tensorattn.ir import FUNCTIONS
 from tensorattn.source import Span
 from tensorattn.spelling import macros
-from tensorattn.spelling.tex import Cursor, Group, contents
+from tensorattn.spelling.letters import GREEK_MACROS
+from tensorattn.spelling.tex import Cursor, Group, Node, Token, contents
 
 if TYPE_CHECKING:
     from tensorattn.spelling.latex import Formula
+
+LONGEST_BINDER = 500  # tokens between square brackets
 
 
 def letters_here(cursor: Cursor) -> str:
@@ -27,7 +30,7 @@ def is_known(cursor: Cursor) -> bool:
     """Whether a word of the language stands here, as letters or as a macro."""
     node = cursor.peek()
     assert node is not None
-    return letters_here(cursor) in macros.KNOWN or (node.kind == "macro" and node.text[1:] in macros.KNOWN)
+    return letters_here(cursor) in macros.KNOWN or node.text in macros.KNOWN_MACROS
 
 
 def _known_word(cursor: Cursor) -> tuple[str, Span]:
@@ -65,6 +68,8 @@ def call(formula: Formula, cursor: Cursor, word: str, span: Span) -> None:
         formula.scripts.binder(inside)
     else:
         hint = rf"name the indices it runs over: \mathrm{{{word}}}_{{j}}\left(…\right)"
+        if word in ("max", "min"):
+            hint += rf"; of two values: \mathrm{{{word}imum}}\left(a, b\right)"
         formula.writer.complain("E-AXIS", f"`{word}` names no axis", span, hint)
     _body(formula, cursor, word, span)
 
@@ -87,13 +92,33 @@ def _plain_binder(cursor: Cursor) -> Cursor | None:
     if not cursor.sees("["):
         return None
     depth = 0
-    for ahead, node in enumerate(cursor.nodes[cursor.at :]):
+    for ahead, node in enumerate(cursor.nodes[cursor.at : cursor.at + LONGEST_BINDER]):
         depth += (node.text == "[") - (node.text == "]")
         if depth == 0:
             after = cursor.peek(ahead + 1)
             if after is None or after.text not in macros.OPENING:
                 return None
-            inside = Cursor(cursor.nodes[cursor.at + 1 : cursor.at + ahead], node.span.start)
+            inside = _plain_words(cursor.nodes[cursor.at + 1 : cursor.at + ahead])
+            if inside is None:
+                return None
             cursor.at += ahead + 1
-            return inside
+            return Cursor(inside, node.span.start)
     return None
+
+
+def _plain_words(nodes: tuple[Node, ...]) -> tuple[Node, ...] | None:
+    """The nodes of a plain binder with the names of Greek letters as macros; None where other words stand there."""
+    found: list[Node] = []
+    cursor = Cursor(nodes, 0)
+    while cursor.peek() is not None:
+        run = letters_here(cursor)
+        start = cursor.take()
+        if len(run) > 1:
+            cursor.at += len(run) - 1
+            start = Token("macro", f"\\{run}", Span(start.span.start, cursor.behind), start.spaced)
+            if start.text not in GREEK_MACROS:
+                return None
+        found.append(start)
+        if start.text in (":", ";"):
+            return (*found, *nodes[cursor.at :])
+    return tuple(found)

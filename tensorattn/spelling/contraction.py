@@ -115,10 +115,11 @@ class _Contraction:
         statement = self.statements[tensor.name]
         at: dict[Index, Index] = {}
         for axis, slot in zip(statement.axes, tensor.slots, strict=True):
-            if len(axis) > 1 or not isinstance(slot, Index):
+            first, *others = axis
+            if others or not isinstance(slot, Index):
                 what = f"`{show_expression(tensor)}` reads a statement through merged axes, which an einsum cannot"
                 raise _refused(self.program, tensor, what, "give the parts of the axis names of their own")
-            at[axis[0]] = slot
+            at[first] = slot
         placed = (substitute(inner, lambda i: at.get(i, i)) for inner in self.tensors(tensor.name))
         return [replace(inner, span=tensor.span) for inner in placed if isinstance(inner, Tensor)]
 

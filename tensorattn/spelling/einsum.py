@@ -16,16 +16,19 @@ from tensorattn.program import Program
 from tensorattn.resolving import BARE, resolve
 from tensorattn.scanning import LONGEST_TEXT, MOST_AXES, RESERVED, WORD
 from tensorattn.source import Source, Span
+from tensorattn.spelling.letters import GREEK_LETTERS
 
 Style = Literal["letters", "words"]
 MOST_OPERANDS = 500
 
+_LETTER = "A-Za-z" + "".join(GREEK_LETTERS)
 _PIECE = re.compile(
     r"(?P<space>\s+)|(?P<batch>\.\.\.|…)|(?P<arrow>->|→)|(?P<comma>,)|(?P<open>\()|(?P<close>\))"
-    r"|(?P<word>[A-Za-z][A-Za-z0-9_]*)|(?P<other>.)",
+    rf"|(?P<word>[{_LETTER}][{_LETTER}0-9_]*)|(?P<other>.)",
     re.DOTALL,
 )
-_WORDS = re.compile(r"[A-Za-z0-9_]\s+[A-Za-z0-9_]|[A-Za-z][0-9_]")  # what only the words of einops have
+_EINSUM = re.compile(rf"[\s{_LETTER}0-9_.…,()>→-]+")
+_WORDS = re.compile(rf"[{_LETTER}0-9_]\s+[{_LETTER}0-9_]|[{_LETTER}][0-9_]")  # what only the words of einops have
 _WRITTEN = 'e.g. "ij,jk->ik" or "batch row, row column -> batch column"'
 
 
@@ -70,7 +73,7 @@ def from_einsum(
         raise NotationError("E-EINSUM", what, hint=f"write subscripts, {_WRITTEN}; arrays are given at the call")
     if style not in (None, "letters", "words"):
         raise NotationError("E-EINSUM", f"there is no style {style!r}", hint='it is "letters" or "words"')
-    return read_einsum(Source(subscripts), names, result, style)
+    return read_einsum(Source(subscripts, None, "einsum"), names, result, style)
 
 
 def read_einsum(
@@ -101,7 +104,7 @@ def read_einsum(
 
 def looks_like_einsum(text: str) -> bool:
     """Whether a text can only be an einsum string: an arrow, and nothing that a formula has."""
-    return bool(re.search("->|→", text)) and bool(re.fullmatch(r"[\sA-Za-z0-9_.…,()>→-]+", text))
+    return bool(re.search("->|→", text)) and bool(_EINSUM.fullmatch(text))
 
 
 def _lone(operands: Sequence[Term], left: Term) -> tuple[t.Name, ...]:
@@ -270,8 +273,13 @@ class _Reader:
         """The axes of a word: its letters, or itself."""
         word, start = piece.group(), piece.start()
         if not self.words:
-            yield from (t.Name(letter, Span(start + n, start + n + 1)) for n, letter in enumerate(word))
+            for at, letter in enumerate(word, start):
+                yield t.Name(GREEK_LETTERS.get(letter, letter), Span(at, at + 1))
             return
+        word = GREEK_LETTERS.get(word, word)
+        if not word.isascii():
+            hint = "write Greek letters apart, or their names: mu nu"
+            self.refuse("E-CHAR", f"{word} is a run with Greek letters", Span(*piece.span()), hint)
         if "_" in word:
             hint = f"write {word.replace('_', '')}; names are letters and digits"
             self.refuse("E-CHAR", f"`_` is no part of the name of an axis, as in {word}", Span(*piece.span()), hint)

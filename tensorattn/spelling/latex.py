@@ -154,6 +154,10 @@ class Formula:
         if sign == "...":
             self.operand("...", node.span)
             return
+        if sign in (",", ":") and self.in_statement and len(self.levels) == 1:
+            what, hint = f"`{sign}` ends no statement", r"statements end at \\ or ; and define with ="
+            self.writer.complain("E-SYNTAX", what, node.span, hint)
+            return
         if sign not in ("*", "/", "**", "not") and (self.after_operand or sign not in "+-"):
             self.end_sums(self.levels[-1], start)
         self.operator(sign, Span(start, cursor.behind))
@@ -189,10 +193,22 @@ class Formula:
             )
             self.writer.complain("E-SYNTAX", what, node.span, "brackets close in the group and the line that open them")
             return
+        if self._is_equation_number(cursor, opener):
+            shown = self.writer.text(Span(opener.span.start, node.span.end))
+            what, hint = f"`{shown}` may be the number of the equation or a factor", r"write \tag{1}, or \cdot 1"
+            self.writer.complain("E-LABEL", what, Span(opener.span.start, node.span.end), hint)
         self.end_sums(self.levels.pop(), node.span.start)
         self.writer.put(")", node.span)
         self.after_operand = True
         self.power(cursor)
+
+    def _is_equation_number(self, cursor: Cursor, opener: Node) -> bool:
+        """Whether the bracket that closes holds only an integer, after a wide space at the end of a statement."""
+        inside = self.writer.text(Span(opener.span.end, cursor.behind - 1)).strip()
+        after = cursor.peek()
+        ends = after is None or after.kind == "row" or after.text in (";", ".", ",")
+        before = self.writer.text(Span(max(opener.span.start - 12, 0), opener.span.start))
+        return inside.isdecimal() and ends and self.in_statement and "quad" in before
 
     def _group(self, cursor: Cursor, node: Group) -> None:
         """A name in braces is a name; other braces do not show, so they say nothing."""
@@ -203,7 +219,7 @@ class Formula:
         inside = contents(node)
         level = _Level()
         self.levels.append(level)
-        while (part := inside.peek()) is not None and self.levels[-1] is not None:
+        while (part := inside.peek()) is not None:
             self._factor(inside, part)
         while self.levels[-1] is not level and len(self.levels) > 1:
             unclosed = self.levels.pop().opener
@@ -307,6 +323,8 @@ class Formula:
             cursor.take()
             return
         node = cursor.take()
+        if node.text not in ("^", "_"):
+            self.operand("x", node.span)  # the rest can be read on
         if node.kind == "macro":
             self.refuse_macro(node)
         elif node.text in ("^", "_"):

@@ -29,10 +29,9 @@ MARKS = {
     r"\widehat": "hat",
 }  # fmt: skip
 WORDS = frozenset(
-    r"\mathrm \text \operatorname \mathit \mathsf \mathtt \textrm \textit \textbf \textsf \texttt \textnormal \mbox "
-    r"\mathop \rm".split()
+    r"\mathrm \text \operatorname \mathit \mathsf \mathtt \textrm \textit \textbf \textsf \textnormal \mbox".split()
 )
-BOLD = frozenset(r"\mathbf \boldsymbol \bm \pmb \mathnormal".split())
+BOLD = frozenset(r"\mathop \mathbf \boldsymbol \bm \pmb \mathnormal".split())
 STYLED = frozenset(r"\mathcal \mathscr \mathfrak \mathbb \cal \mathds".split())
 ARROWS = frozenset(r"\vec \overrightarrow \overleftarrow \overleftrightarrow".split())
 FRACTIONS = frozenset(r"\frac \dfrac \tfrac \cfrac".split())
@@ -42,6 +41,7 @@ ALIASES = {
     "Softmax": "softmax", "SoftMax": "softmax", "logsumexp": "lse",
 }  # fmt: skip
 KNOWN = {**{word: word for word in (*FUNCTIONS, *BINDERS, "and", "or", "not")}, **ALIASES}
+KNOWN_MACROS = frozenset(f"\\{word}" for word in KNOWN) - {r"\top", r"\and", r"\or", r"\not"}
 
 REPAIRS = {
     r"\circ": r"it may mean an entrywise product, a sum or a composition: write x_{i} z_{i} or x_{i} + z_{i}",
@@ -55,6 +55,9 @@ REPAIRS = {
     r"\Vert": r"write a norm with its index: \sqrt{x_{d} x_{d}}",
     r"\infty": r"leave entries out with a predicate: \mathrm{softmax}_{j:j\le i}",
     r"\in": r"write a predicate: \sum_{j:\mathrm{adj}_{ij}} x_{j}",
+    r"\forall": r"leave it out: an index of the left side runs over all its positions",
+    r"\underbrace": r"write what stands over the brace alone",
+    r"\overbrace": r"write what stands under the brace alone",
     r"\div": r"write / or \frac{a}{b}",
     r"\over": r"write \frac{a}{b}",
     r"\pm": r"write two statements, one with + and one with -",
@@ -70,5 +73,9 @@ REPAIRS = {
     r"\approx": r"a definition is written with =",
     r"\sim": r"a definition is written with =",
     r"\propto": r"write the normaliser: \mathrm{softmax}_{j}\left(x_{j}\right), or \mathrm{l1norm}_{j}",
+    r"\rm": r"write \mathrm{seq}",
+    r"\it": r"write \mathrm{seq}",
+    r"\cal": r"write the plain letter if that is meant",
+    r"\not": r"write \ne, or \lnot before a condition",
     r"\mapsto": r"a definition is written with =",
 }

@@ -82,6 +82,7 @@ def extent(formula: Formula, cursor: Cursor) -> None:
     named = take_name(cursor, formula.writer) if starts_name(cursor.peek()) else None
     if named is None or not cursor.sees(*macros.LINES):
         what = "`|…|` is the size of one index"
+        formula.writer.put("1", line.span)  # the rest can be read on
         formula.writer.complain(
             "E-SYNTAX", what, line.span, r"write |d|; the absolute value is \mathrm{abs}\left(…\right)"
         )

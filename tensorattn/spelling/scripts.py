@@ -56,7 +56,8 @@ class Scripts:
         span = Span(mark.span.start, argument.span.end)
         if not inside.nodes:
             return
-        refused = no_indices(mark.text, inside.nodes, owner, self.writer.text(_within(argument)))
+        owned = self.writer.text(Span(owner.span.start, mark.span.start)).strip()
+        refused = no_indices(mark.text, inside.nodes, owner, owned, self.writer.text(_within(argument)))
         if refused:
             code, what, hint = refused
             self.writer.complain(code, what, span, hint)
@@ -90,7 +91,14 @@ class Scripts:
             self._merge(chunk)
         elif operands.is_digit(node):
             number = self._integer(chunk)
-            if not commas or chunk.peek() is not None or len(chunk.nodes) > len(number):
+            if starts_name(chunk.peek()):
+                named = self.writer.text(chunk.peek().span)  # type: ignore[union-attr]
+                what, hint = (
+                    f"`{number}{named}` may be one slot or two",
+                    rf"write {number}\cdot {named} or {number},{named}",
+                )
+                self.writer.complain("E-SEP", what, Span(chunk.behind - len(number), chunk.place + len(named)), hint)
+            elif not commas or chunk.peek() is not None or len(chunk.nodes) > len(number):
                 what = f"`{number}` may be a label, a position or a factor"
                 hint = rf"a position stands between commas, {{{number},d}}; a label in the name, \mathrm{{x{number}}}"
                 self.writer.complain("E-LABEL", what, Span(chunk.behind - len(number), chunk.behind), hint)
@@ -220,6 +228,7 @@ class Scripts:
 
     def _refuse(self, chunk: Cursor) -> None:
         node = chunk.take()
+        self.writer.put("i", node.span)  # the rest can be read on
         if node.kind == "macro":
             self.formula.refuse_macro(node)
             return
@@ -297,12 +306,21 @@ class _Separator:
         self.started = True
 
 
-def no_indices(mark: str, nodes: tuple[Node, ...], owner: Named, shown: str) -> tuple[str, str, str] | None:
-    """Code, message and repair of a script that is a transpose, a power or a label."""
+def no_indices(mark: str, nodes: tuple[Node, ...], owner: Named, owned: str, shown: str) -> tuple[str, str, str] | None:
+    """Code, message and repair of a script that is a transpose, a power or a label.
+
+    `owner`: the name that bears it; `owned`: all that stands before it, as written.
+    """
+    if all(node.text in macros.PRIME_MACROS for node in nodes):
+        hint = f"the prime of an index stands inside, {owner.text}_{{i'}}, that of a name before: {owner.text}'_{{i}}"
+        return "E-SYNTAX", "a prime stands after a script", hint
     if mark == "^" and "".join(shown.split()) in macros.TRANSPOSES:
         what = f"`^{shown}` would be a transpose, but index notation has none: the order of indices says it"
         return "E-MATRIX", what, "write the indices, e.g. Q_{id} K_{jd}; for an index named T write ^{T,}"
     name = owner.text.rstrip("'")
+    if mark == "^" and len(nodes) == 1 and nodes[0].text in ("*", r"\ast", r"\star", "+", "-", r"\dagger"):
+        hint = rf"a mark belongs to the name: \mathrm{{{name}star}}"
+        return "E-SYMBOL", f"`^{shown}` is no index", hint
     if nodes[0].text in ("(", "[") and not any(node.text == "," for node in nodes):
         label = "".join(c for c in shown if c.isalnum())
         hint = rf"a label belongs to the name: \mathrm{{{name}{label}}}; two axes merged into one are written {{(h,d)}}"
@@ -310,12 +328,14 @@ def no_indices(mark: str, nodes: tuple[Node, ...], owner: Named, shown: str) -> 
     signless = nodes[1:] if macros.SIGNS.get(nodes[0].text) in ("+", "-") else nodes
     number = "".join(node.text for node in signless) if all(operands.is_digit(node) for node in signless) else ""
     if mark == "^" and number:
-        hint = rf"a power: \left({name}\right)^{{{shown}}}"
+        hint = rf"a power: \left({owned}\right)^{{{shown}}}"
         if len(signless) == len(nodes):
-            hint += rf", a label: \mathrm{{{name}{number}}}, a fixed slot: {name}^{{{number},}}"
+            hint += rf", a label: \mathrm{{{name}{number}}}, a fixed slot: {owned}^{{{number},}}"
         return "E-POWER", f"`^{{{shown}}}` is neither an index nor a power here", hint
     if number:
-        hint = rf"a label belongs to the name: \mathrm{{{name}{number}}}; a fixed slot has a comma: {name}_{{{shown},}}"
+        hint = (
+            rf"a label belongs to the name: \mathrm{{{name}{number}}}; a fixed slot has a comma: {owned}_{{{shown},}}"
+        )
         return "E-LABEL", f"`_{{{shown}}}` may be a label or a position", hint
     indices = all(starts_name(n) or isinstance(n, Group) or n.text == "," for n in nodes)
     if mark == "^" and owner.text == "e" and not owner.plain and not indices:

@@ -13,7 +13,7 @@ DEEPEST_GROUPS = 50
 SPACING = frozenset(
     r"\, \; \: \! \> \  \quad \qquad \enspace \thinspace \medspace \thickspace \negthinspace \allowbreak \displaystyle "
     r"\textstyle \scriptstyle \scriptscriptstyle \limits \nolimits \nonumber \notag \hfill \noindent \centering \big "
-    r"\Big \bigg \Bigg \bigl \Bigl \biggl \Biggl \bigr \Bigr \biggr \Biggr \bigm \Bigm \middle \strut \relax".split()
+    r"\Big \bigg \Bigg \bigl \Bigl \biggl \Biggl \bigr \Bigr \biggr \Biggr \bigm \Bigm \middle \bf".split()
 ) | {"\\ ", "\\\n", "\\\t"}
 WITH_SKIPPED_ARGUMENT = frozenset(r"\label \tag \hspace \vspace \hphantom \vphantom \phantom".split())
 DISPLAYS = frozenset("align alignat displaymath eqnarray equation flalign gather math multline".split())

@@ -71,6 +71,8 @@ class _Reader:
 
     def _complain(self, code: str, what: str, hint: str, end: int) -> None:
         self.writer.complain(code, what, Span(self.at, end), hint)
+        if self.writer.pieces and self.writer.pieces[-1].text in ("^", "_"):
+            self.writer.put("i", Span(self.at, end))  # the rest can be read on
         self.at = end
 
     # Brackets and scripts
@@ -98,8 +100,10 @@ class _Reader:
         mark, start = self.text[self.at], self.at
         self.at += 1
         word = self._read_word() if self._begins_word(self.at) else None
-        if word is None or not self._sound(word):
+        if word is None:
             self.writer.put(mark, Span(start, start + 1))
+        elif not self._sound(word):
+            self.writer.put(f"{mark}i", word.span)
         elif "bar" in word.marks:
             self.writer.put(f"{mark}<", Span(start, start + 1))
             self._bar(word)
@@ -122,7 +126,7 @@ class _Reader:
             run.append(_Word(Span(begin, self.at), [sign[1]], tail, marks, True))
         names = [word.letters[0] for word in run]
         shown = self.text[start : self.at]
-        if refused := refused_run(mark, names, shown):
+        if refused := refused_run(mark, names, shown, self._owner(start)):
             code, what, hint = refused
             self.writer.complain(code, what, Span(start, self.at), hint)
             self.writer.put(f"{mark}<i>", Span(start, self.at))
@@ -135,6 +139,11 @@ class _Reader:
             else:
                 self.writer.put(word.name, word.span)
         self.writer.put(">", Span(self.at, self.at))
+
+    def _owner(self, at: int) -> str:
+        """The name that stands right before."""
+        found = re.search(r"[^\W\d_]\w*$", self.text[max(at - 20, 0) : at])
+        return found.group() if found else "x"
 
     # Words
 
@@ -236,7 +245,7 @@ class _Reader:
             self._complain(*refused_sign(character), self.at + 1)
 
 
-def refused_run(mark: str, names: list[str], shown: str) -> tuple[str, str, str] | None:
+def refused_run(mark: str, names: list[str], shown: str, owner: str = "x") -> tuple[str, str, str] | None:
     """Code, message and repair for raised or lowered signs that are no indices."""
     if mark == "^" and "T" in names:
         what = "`ᵀ` would be a transpose, but index notation has none: the order of indices says it"
@@ -244,9 +253,9 @@ def refused_run(mark: str, names: list[str], shown: str) -> tuple[str, str, str]
     signs = "".join(n.replace("−", "-") for n in names)
     if not all(name.isalpha() for name in names):
         if mark == "^":
-            hint = f"a power: (x)**({signs}), a label: x{signs}, a fixed slot: x_<{signs}>"
+            hint = f"a power: {owner}**({signs}), a label: {owner}{signs}, a fixed slot: {owner}_<{signs}>"
             return "E-POWER", f"`{shown}` is neither an index nor a power here", hint
-        hint = f"a label belongs to the name: x{signs}, a fixed slot is written x_<{' '.join(signs)}>"
+        hint = f"a label belongs to the name: {owner}{signs}, a fixed slot is written {owner}_<{' '.join(signs)}>"
         return "E-LABEL", f"`{shown}` may be a label or a position", hint
     if not all(name.isascii() for name in names):
         return (
@@ -256,7 +265,7 @@ def refused_run(mark: str, names: list[str], shown: str) -> tuple[str, str, str]
         )
     if known.reads_as_word(names):
         hint = (
-            f"{mark}⟨{' '.join(names)}⟩ ({len(names)} indices), or the word as part of the name: ebank, or {mark}⟨bank⟩"
+            f"{mark}⟨{' '.join(names)}⟩ ({len(names)} indices); the word belongs to the name, {owner}word, or in ⟨word⟩"
         )
         return "E-LABEL", f"`{shown}` reads as a word, but each letter is an index", hint
     return None

@@ -25,6 +25,11 @@ def load(name: str) -> list[Entry]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+def printed() -> dict[str, str]:
+    """What the sources of the accepted entries print: LaTeX, code or words."""
+    return json.loads((Path(__file__).parent / "printed.json").read_text(encoding="utf-8"))
+
+
 def formula(entry: Entry) -> str:
     return "\n".join(entry["formula"])
 

@@ -293,7 +293,10 @@ class FactorReader(WordReader):
             self.refuse("E-SYMBOL", what, node.span, hint)
         if node.text in (")", "]", "}"):
             self.refuse("E-SYNTAX", f"`{shown}` closes nothing", node.span, "remove it, or open the bracket")
-        if node.text in ("=", "+", "-", "−", ",", "|", "/", "*", "^", "_") or node.text in words.OPERATORS:
+        if node.text == "=":
+            hint = r"a statement has one `=`; statements end at `;`, in plain text at a newline, in LaTeX at `\\`"
+            self.refuse("E-SYNTAX", "a second `=`", node.span, hint)
+        if node.text in ("+", "-", "−", ",", "|", "/", "*", "^", "_") or node.text in words.OPERATORS:
             self.refuse("E-SYNTAX", f"`{shown}` stands where a factor is expected", node.span, _CONVENTION)
         self.refuse("E-CHAR", f"the character {shown[:1]!r} means nothing in a matrix formula", node.span, _CONVENTION)
 

@@ -16,6 +16,7 @@ from tensorattn.spelling.matrix import words
 
 TRANSPOSES = macros.TRANSPOSES | {"⊤", "ᵀ", "⊺"}
 _STYLES = macros.WORDS | macros.BOLD | macros.ARROWS
+MOST_WORDS = 300  # each as often as it stands
 _LABEL = re.compile("[A-Za-z0-9]+")
 
 
@@ -26,6 +27,7 @@ class WordReader:
         self.source, self.cursor = source, tex.Cursor((), 0)
         self.is_tex = tex.is_tex(source.text)
         self.known, self.guesses = set(known or ()), known is None
+        self.words = 0
 
     def refuse(self, code: str, what: str, span: Span, hint: str) -> NoReturn:
         raise NotationError(code, what, source=self.source, spans=[span], hint=hint)
@@ -38,6 +40,10 @@ class WordReader:
         node = self.cursor.peek()
         if node is None or node.kind == "group":
             return None
+        self.words += 1
+        if self.words > MOST_WORDS:
+            what = f"the formula has more than {MOST_WORDS} names"
+            self.refuse("E-LIMIT", what, node.span, "split it into programs joined by `then`")
         if node.kind == "macro":
             return self.macro_word(node)
         if node.text in GREEK_LETTERS:

@@ -147,6 +147,9 @@ class _Parser(FactorReader):
                 self.cursor.take()
             elif node.text in ("+", "-", "−", ",", ")", "]", "=", "|") and node.kind != "group":
                 break
+            elif node.text.isascii() and node.text.isdigit():
+                hint = "write the number first, 2 A; a label is W_1, a power of a scalar s^2"
+                self.refuse("E-SYNTAX", "a number stands behind a factor", node.span, hint)
             factors.append(self.factor())
             operators.append(operator)
         self._one_reading(factors, operators)

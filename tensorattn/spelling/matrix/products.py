@@ -115,7 +115,10 @@ class Algebra:
             repeated, doubled = repeated | doubled, frozenset()
         flexible = (left.flexible and right.is_scalar) or (right.flexible and left.is_scalar)
         implied = rows is None and columns is not None and (left.implied or right.implied)
-        return Value(tree, span, rows, columns, lead, batch, flexible, implied, contracted, repeated, doubled)
+        summing = summed is not None or left.summing or right.summing
+        return Value(
+            tree, span, rows, columns, lead, batch, flexible, implied, contracted, summing, repeated, doubled
+        )  # fmt: skip
 
     def _early(self, axis: int, repeated: Iterable[int]) -> bool:
         return self.axes.find(axis) in {self.axes.find(r) for r in repeated}
@@ -132,6 +135,7 @@ class Algebra:
         tree = t.ProductNode((*units, divisor), (*operators, "/"), span)
         return replace(
             left, tree=tree, span=span, lead=lead, batch=batch, contracted=(*left.contracted, *right.contracted),
+            summing=left.summing or right.summing,
             repeated=left.repeated | right.early,
         )  # fmt: skip
 
@@ -152,7 +156,10 @@ class Algebra:
         contracted = tuple(c for v in values for c in v.contracted)
         repeated = frozenset().union(*(v.early for v in values))
         implied = rows is None and any(v.implied for v in values)
-        return Value(t.SumNode(terms, span), span, rows, columns, lead, batch, flexible, implied, contracted, repeated)
+        summing = any(v.summing for v in values)
+        return Value(
+            t.SumNode(terms, span), span, rows, columns, lead, batch, flexible, implied, contracted, summing, repeated
+        )
 
     def _aligned(self, values: Sequence[Value], operator: str) -> tuple[int | None, int | None, bool]:
         """The rows and columns of values joined entry by entry; their axes become one."""

@@ -17,7 +17,6 @@ from tensorattn.spelling.matrix.products import Algebra
 from tensorattn.spelling.matrix.trees import map_tree
 from tensorattn.spelling.matrix.values import Value
 
-MOST_READ = 500  # axes of all names together, each as often as it stands
 SIZE = "|"  # before the name of a size that is not known yet
 
 
@@ -100,9 +99,6 @@ class Shaper:
         if known is None:
             known = self.known[word.text] = self.guessed(word)
         self.once(word)
-        if len(self.axes.parents) > MOST_READ:
-            hint = "split it into programs joined by `then`"
-            self.refuse("E-LIMIT", f"the names of the formula have more than {MOST_READ} axes", word.span, hint)
         made = tuple(self.axes.fresh(kind) for kind in known.kinds)
         count = known.rows + known.columns
         last = iter(made[len(made) - count :])
@@ -148,9 +144,12 @@ class Shaper:
         return Value(t.ExtentNode(t.Name(name, span), span), span)
 
     def sized(self, value: Value) -> Value:
-        """A term in which the names of sizes are the size of the axis that its products sum."""
+        """A term in which the names of sizes are the size of the axis that its products sum.
+
+        Products inside functions count where one outside sums too: with two candidates it is refused.
+        """
         open_ = [node for node in _extents(value.tree) if node.name.text.startswith(SIZE)]
-        if not open_ or not value.contracted:
+        if not open_ or not value.summing:
             return value
         return replace(value, tree=self.resolve_sizes(value.tree, value.contracted))
 
@@ -198,7 +197,13 @@ class Shaper:
                 hint += f"; a label is part of the name: {node.base.text}{node.exponent.value}"
             self.refuse("E-POWER", "a power of what is no scalar has several readings", node.span, hint)
         tree = t.PowerNode(base.unit(), exponent.unit(), node.span)
-        return replace(base, tree=tree, span=node.span, contracted=(*base.contracted, *exponent.contracted))
+        return replace(
+            base,
+            tree=tree,
+            span=node.span,
+            contracted=(*base.contracted, *exponent.contracted),
+            summing=base.summing or exponent.summing,
+        )
 
     def apply(self, node: n.Apply) -> Value:
         name = words.function_of(node.function.text)
@@ -216,16 +221,20 @@ class Shaper:
         if name in words.WITHOUT_AN_AXIS:
             hint = f"in index form: y_i = {name}[j](A_<i j>)"
             self.refuse("E-AXIS", f"`{node.function.text}` names no axis", node.function.span, hint)
-        if len(node.arguments) > 1:
-            what = f"`{node.function.text}` takes one argument here"
-            self.refuse(
-                "E-CALL", what, node.arguments[1].span, "options are written in index form: softmax[j; sink=s](…)"
+        first, *others = node.arguments
+        if others:
+            what, hint = (
+                f"`{node.function.text}` takes one argument here",
+                "options stand in index form: softmax[j; sink=s](…)",
             )
-        body = self.value(node.arguments[0])
+            self.refuse("E-CALL", what, others[0].span, hint)
+        body = self.value(first)
+        if not body.is_scalar:  # a product around the function does not say which size stands in it
+            body = replace(body, tree=self.resolve_sizes(body.tree, body.contracted))
         if name in words.OVER_AN_AXIS:
             return self.normalised(node, name, body)
         tree = t.Call(name, (body.tree,), node.span)
-        return replace(body, tree=tree, span=node.span, contracted=(), repeated=body.early, doubled=frozenset())
+        return replace(body, tree=tree, span=node.span, summing=False, repeated=body.early, doubled=frozenset())
 
     def normalised(self, node: n.Apply, name: str, body: Value) -> Value:
         """`softmax(A)`: over the last axis, or over the one that it names."""
@@ -241,9 +250,7 @@ class Shaper:
         binder = (t.Name(str(axis), node.function.span),)
         tree = t.Binding(name, binder, None, (), body.tree, node.span)
         early = frozenset(a for a in body.early if self.axes.find(a) != self.axes.find(axis))
-        return replace(
-            body, tree=tree, span=node.span, contracted=(), repeated=early, doubled=frozenset(), flexible=body.flexible
-        )
+        return replace(body, tree=tree, span=node.span, summing=False, repeated=early, doubled=frozenset())
 
     def inlined(self, node: n.Apply, function: n.Assignment) -> Value:
         """`f(A, B)` of `f(X, Y) = …`: its result where the arguments are its own parameters."""

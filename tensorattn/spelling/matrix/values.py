@@ -14,8 +14,8 @@ class Value:
 
     A column has `rows` only, a row `columns` only, a scalar neither. `flexible`: a declared vector, which is a row on
     the left of a matrix and a column on its right; `implied`: a row that comes of such a vector. `contracted`: the
-    axes that its products sum. `repeated`: open axes that a product inside a factor would sum too early; `doubled`:
-    those that stand in several factors.
+    axes that its products sum; `summing`: whether one of them does so outside of functions. `repeated`: open axes
+    that a product inside a factor would sum too early; `doubled`: those that stand in several factors.
     """
 
     tree: t.Tree
@@ -27,6 +27,7 @@ class Value:
     flexible: bool = False
     implied: bool = False
     contracted: tuple[int, ...] = ()
+    summing: bool = False
     repeated: frozenset[int] = frozenset()
     doubled: frozenset[int] = frozenset()
 

@@ -1,0 +1,41 @@
+r"""Formulas of four texts about attention, as they were printed, each with what becomes of it.
+
+`source`: which text, `text`: the formula with its delimiters, and one of
+`value`: the result, by NumPy from `inputs` (name -> axes of `sizes`), with `axes` (the order of the result's axes);
+`reads`: the program in the plain notation;
+`error`: the code, the `caret` (the text under the carets), what the message holds of the `repair`, and `repaired`: the
+formula that the text means, in its own spelling;
+`matrix`: true where the formula is one of matrices, which names no axes: only declared axes make it a program.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+Entry = dict[str, object]
+
+
+def load() -> list[Entry]:
+    """All formulas, in order."""
+    text = (Path(__file__).parent / "formulas.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def table() -> str:
+    """What becomes of every formula, as a table for the page of the spellings."""
+    rows = ["| formula | what happens |", "|---|---|"]
+    for entry in load():
+        shown = " ".join(str(entry["text"]).split()).replace("|", "\\|")
+        rows.append(f"| `{shown}` | {_fate(entry)} |")
+    return "\n".join(rows)
+
+
+def _fate(entry: Entry) -> str:
+    if "value" in entry:
+        return "read, and right"
+    if "reads" in entry:
+        return f"read: `{entry['reads']}`"
+    if "error" in entry:
+        return f"`{entry['error']}`: write `{entry['repaired']}`"
+    return "a formula of matrices: refused, it names no axes"
