@@ -147,10 +147,16 @@ def main() -> None:
     """`python -m tests.test_fuzz 1000000 7`: so many mutants of every spelling, from this seed."""
     number, seed = (int(argument) for argument in sys.argv[1:])
     warnings.simplefilter("ignore")
-    texts, accepted, dice = texts_of_spellings(), 0, random.Random(seed)
-    for done in range(0, number, 10_000):
-        accepted += run(dice, min(10_000, number - done), texts, PIECES_OF_SPELLINGS)
-        print(f"{min(done + 10_000, number)} mutants, {accepted} of them formulas", flush=True)
+    texts, accepted, broken, dice = texts_of_spellings(), 0, 0, random.Random(seed)
+    for done in range(1, number + 1):
+        try:
+            accepted += run(dice, 1, texts, PIECES_OF_SPELLINGS)
+        except AssertionError as error:
+            broken += 1
+            print(f"broken: {error}", flush=True)
+        if done % 10_000 == 0 or done == number:
+            print(f"{done} mutants, {accepted} of them formulas, {broken} broken", flush=True)
+    sys.exit(broken > 0)
 
 
 if __name__ == "__main__":

@@ -54,6 +54,8 @@ REFUSALS = {
     "a definition with a colon": (r"y_{i} := x_i", "E-SYNTAX", ":"),
     "a star": (r"y_{i} = x_i^*", "E-SYMBOL", "^*"),
     "a matrix softmax": (r"Y = Softmax[X^{}X]X", "E-AXIS", "Softmax"),
+    "a condition in words": (r"y_{i} = x_i \text{ if } z_i", "E-SYMBOL", r"\text{ if }"),
+    "a digit in a name": (r"y_{i} = k1_{i}", "E-SYNTAX", "1"),
     "the second line": ("y_{i} = x_i \\\\\nz_i = A_{ij}", "E-DANGLING", "j"),
 }
 

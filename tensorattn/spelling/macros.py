@@ -31,6 +31,8 @@ MARKS = {
 WORDS = frozenset(
     r"\mathrm \text \operatorname \mathit \mathsf \mathtt \textrm \textit \textbf \textsf \textnormal \mbox".split()
 )
+TEXTS = frozenset(r"\text \textrm \textit \textnormal \mbox".split())
+PROSE = frozenset("if for else otherwise with all".split())
 BOLD = frozenset(r"\mathop \mathbf \boldsymbol \bm \pmb \mathnormal".split())
 STYLED = frozenset(r"\mathcal \mathscr \mathfrak \mathbb \cal \mathds".split())
 ARROWS = frozenset(r"\vec \overrightarrow \overleftarrow \overleftrightarrow".split())

@@ -29,8 +29,9 @@ def number(formula: Formula, cursor: Cursor) -> None:
     formula.operand(text + exponent, Span(start, cursor.behind))
     if cursor.sees("^", "_"):
         power = cursor.sees("^")
-        what = rf"a script at the number {text}"
-        hint = rf"a power stands at a bracket: \left({text}\right)^{{…}}" if power else "write the index at a name"
+        what, hint = f"a script at the number {text}", rf"write the index at a name, \mathrm{{x{text}}}_{{i}}"
+        if power:
+            hint = rf"a power stands at a bracket: \left({text}\right)^{{…}}"
         formula.drop_script(cursor, "E-POWER" if power else "E-SYNTAX", what, hint)
 
 
