@@ -19,6 +19,7 @@ GREEK = (
 BINDERS = (*NORMALISERS, "softmax1", *REDUCTIONS, "top", "cat")
 RESERVED = frozenset({*FUNCTIONS, *BINDERS, "bar", "and", "or", "not"})
 LONGEST_TEXT = 100_000
+LONGEST_SHOWN = 200  # characters of a name with its script, in a message
 DEEPEST_BRACKETS = 50
 MOST_CONDITIONS = 500  # comparisons and logical words in one text
 MOST_AXES = 60  # array libraries stop at 64
@@ -232,7 +233,7 @@ def _token_before(text: str, offset: int) -> str:
 
 
 def _name_before(text: str, offset: int) -> str:
-    found = re.search(rf"({WORD})([\^_](<[^<>]*>|{WORD}))?[ \t]*$", text[:offset])
+    found = re.search(rf"({WORD})([\^_](<[^<>]*>|{WORD}))?[ \t]*$", text[max(offset - LONGEST_SHOWN, 0) : offset])
     return found.group(0).strip() if found else ""
 
 

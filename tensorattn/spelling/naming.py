@@ -145,17 +145,13 @@ def _word(cursor: Cursor, macro: Node, writer: Writer) -> Named | None:
     if isinstance(argument, Group) and len(argument.nodes) == 1 and starts_name(argument.nodes[0]):
         named = take_name(contents(argument), writer)
         return Named(named.text, span) if named else None
-<<<<<<< HEAD
-    word = re.sub(r"\\(?=_)", "", shown.removesuffix("{}"))
-    if greek := re.fullmatch(r"(\\[A-Za-z]+) ?([0-9]+'*)", shown):
-        word = letters.GREEK_MACROS.get(greek[1], greek[1]) + greek[2]
-=======
     if macro.text in macros.TEXTS and shown in macros.PROSE:
         hint = r"write \mathrm{where}\left(condition, value, otherwise\right), or \sum_{j:j\le i} with a condition"
         writer.complain("E-SYMBOL", f"`{shown}` is no word of the notation", span, hint)
         return None
-    word = re.sub(r"\\(?=_)", "", shown)
->>>>>>> read
+    word = re.sub(r"\\(?=_)", "", shown.removesuffix("{}"))
+    if greek := re.fullmatch(r"(\\[A-Za-z]+) ?([0-9]+'*)", shown):
+        word = letters.GREEK_MACROS.get(greek[1], greek[1]) + greek[2]
     if not _WORD.fullmatch(word):
         known = re.sub(r"[^A-Za-z0-9]", "", word) or "seq"
         hint = rf"a name has letters, digits and primes: \mathrm{{{known}}}"
