@@ -21,24 +21,29 @@ def test_printed_formulas(entry: seeds.Entry) -> None:
     text = entry["text"]
     if "value" in entry:
         rng = np.random.default_rng(1)
-        arrays = {name: rng.normal(size=[SIZES[a] for a in axes.split()]) for name, axes in entry["inputs"].items()}
+        inputs = entry.get("matrix") or entry["inputs"]
+        arrays = {name: rng.normal(size=[SIZES[a] for a in axes.split()]) for name, axes in inputs.items()}
         expected = eval(entry["value"], {"np": np, "sm": corpus.softmax, **arrays})
-        found = ta.compile(text)(arrays)
+        found = ta.compile(ta.parse(text, axes=entry.get("matrix")))(arrays)
         np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
         assert found.shape == tuple(SIZES[a] for a in entry["axes"].split())
     elif "reads" in entry:
         assert str(ta.parse(text)) == entry["reads"]
-    elif "error" in entry:
+    else:
         with pytest.raises(ta.TensorattnError) as caught:
             ta.parse(text)
         error = caught.value
         assert (error.code, text[error.span.start : error.span.end]) == (entry["error"], entry["caret"]), str(error)
         assert entry["repair"] in str(error.hint)
         assert ta.parse(entry["repaired"]).statements
-    else:  # a formula of matrices
-        with pytest.raises(ta.TensorattnError) as caught:
-            ta.parse(text)
-        assert caught.value.hint
+
+
+@pytest.mark.parametrize("entry", [entry for entry in seeds.load() if "matrix" in entry])
+def test_a_formula_of_matrices_needs_axes(entry: seeds.Entry) -> None:
+    with pytest.raises(ta.NotationError) as caught:
+        ta.parse(entry["text"])
+    assert caught.value.code == entry["error"]
+    assert caught.value.hint
 
 
 def attempt(text: str) -> ta.Program | ta.TensorattnError:

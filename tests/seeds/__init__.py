@@ -5,7 +5,8 @@ r"""Formulas of four texts about attention, as they were printed, each with what
 `reads`: the program in the plain notation;
 `error`: the code, the `caret` (the text under the carets), what the message holds of the `repair`, and `repaired`: the
 formula that the text means, in its own spelling;
-`matrix`: true where the formula is one of matrices, which names no axes: only declared axes make it a program.
+`matrix`: in the place of `inputs` where the formula is one of matrices: only these declared axes make it a program,
+and without them there is an `error`.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ def table() -> str:
 
 
 def _fate(entry: Entry) -> str:
+    if "matrix" in entry:
+        declared = ", ".join(f'"{name}": "{axes}"' for name, axes in entry["matrix"].items())
+        return f"`{entry['error']}`; with `axes={{{declared}}}` read, and right"
     if "value" in entry:
         return "read, and right"
     if "reads" in entry:
         return f"read: `{entry['reads']}`"
-    if "error" in entry:
-        return f"`{entry['error']}`: write `{entry['repaired']}`"
-    return "a formula of matrices: refused, it names no axes"
+    return f"`{entry['error']}`: write `{entry['repaired']}`"
