@@ -13,6 +13,7 @@ from click.testing import CliRunner
 import tensorattn as ta
 from tensorattn.cli import main
 from tensorattn.ir import Normalise, walk
+from tensorattn.lowering import streaming
 from tests.gradients import agree, by_program, close, differences, seed_of
 
 SOFTMAX = "y^mu_n = W^<mu bar(nu)> v^nu_n"
@@ -225,13 +226,22 @@ def test_central_differences() -> None:
     close(found, [differences(program, n, arrays, seed) for n in arrays], tolerance=1e-7)
 
 
-@pytest.mark.parametrize(("options", "bound"), [({"plan": "streamed"}, 30 << 20), ({"memory": 3 << 20}, 4 << 20)])
-def test_joint_weights_are_never_built(options: dict[str, object], bound: int) -> None:
-    """128³ weights are 16 MB, and dense takes three arrays like them; a tile of a loop is 8 MB, or what is left of
-    the budget."""
-    names = ["k", "q", "r", "v", "w"]
-    gradient = ta.grad(JOINT, names)
-    arrays = normal(**dict.fromkeys((*names, "dy"), (128, 4)))
+CAUSAL = "y^mu_n = softmax[nu : nu <= mu](q^mu_i k^nu_i) v^nu_n"
+SHIFTED = "y^mu_n = softmax[nu : nu >= 1 and nu <= mu](q^mu_i k^nu_i) v^<nu - 1>_n"
+MEMORY = [  # 128³ weights are 16 MB, and dense takes three arrays like them; a tile is 8 MB, or what the budget leaves
+    (JOINT, 128, {"plan": "streamed"}, 30 << 20),
+    (JOINT, 128, {"memory": 3 << 20}, 4 << 20),
+    (CAUSAL, 1536, {"plan": "streamed"}, 10 << 20),  # 18 MB
+    (CAUSAL, 1536, {"memory": 2 << 20}, 3 << 20),
+    (SHIFTED, 1536, {"plan": "streamed"}, 12 << 20),
+]
+
+
+@pytest.mark.parametrize(("text", "size", "options", "bound"), MEMORY)
+def test_weights_are_never_built(text: str, size: int, options: dict[str, object], bound: int) -> None:
+    names = list(ta.parse(text).inputs)
+    gradient = ta.grad(text, names)
+    arrays = normal(**dict.fromkeys((*names, "dy"), (size, 4)))
     outputs = [f"d{n}" for n in names]
     wanted = ta.compile(gradient, outputs=outputs, plan="dense")(arrays)
     compiled = ta.compile(gradient, outputs=outputs, **options)
@@ -242,6 +252,19 @@ def test_joint_weights_are_never_built(options: dict[str, object], bound: int) -
     tracemalloc.stop()
     assert peak < bound
     close(list(found.values()), list(wanted.values()))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_guarded_sums_are_carried_from_tile_to_tile(bad: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is no finite number marks what it reaches in any tile, and nothing else."""
+    arrays = normal(q=(40, 3), k=(40, 3), v=(40, 2), dy=(40, 2))
+    arrays["k"][30], arrays["v"][35, 0], arrays["dy"][38, 1] = bad, bad, bad
+    gradient = ta.grad(CAUSAL.replace("nu <= mu", "nu <= mu and mu < nu + 4"), ["q", "k", "v"])
+    wanted = by_program(gradient, 3, arrays, plan="dense")
+    assert all(np.isnan(w).any() and np.isfinite(w).any() for w in wanted)
+    monkeypatch.setattr(streaming, "TILE_ENTRIES", 200)
+    for found, same in zip(by_program(gradient, 3, arrays, plan="streamed"), wanted, strict=True):
+        np.testing.assert_allclose(found, same, rtol=1e-10, atol=1e-10)
 
 
 # What is refused ----------------------------------------------------------------------------------------------------
