@@ -14,7 +14,7 @@ import tensorattn as ta
 from tensorattn.cli import main
 from tensorattn.ir import Normalise, walk
 from tensorattn.lowering import streaming
-from tests.gradients import agree, by_program, close, differences, seed_of
+from tests.gradients import agree, by_program, by_torch, close, differences, seed_of
 
 SOFTMAX = "y^mu_n = W^<mu bar(nu)> v^nu_n"
 JOINT = "W^<mu nu rho> = k^mu_i q^nu_i r^rho_i\ny^mu_n = W^<mu bar(nu rho)> v^nu_n w^rho_n"
@@ -101,6 +101,24 @@ def test_normalisers(masked: str) -> None:
     if "keep" in masked:
         found = by_program(gradient, 3, {**given, "dy": np.ones((3, 2))})
         assert (found[0][~KEEP] == 0).all()
+
+
+@pytest.mark.parametrize("exponent", [1.0, 1 + 1e-4, 1.3, 1.5, 2.0, 3.0])
+def test_the_exponent_of_entmax(exponent: float) -> None:
+    arrays = normal(s=(3, 4), v=(4, 2)) | {"keep": KEEP, "a": np.array([exponent, 1.7, exponent])}
+    program = ta.parse("y_<i n> = entmax[j : keep_<i j>; a_i](s_<i j>) v_<j n>")
+    seed = seed_of(program, arrays)
+    found = by_program(ta.grad(program, ["s", "v", "a"]), 3, {**arrays, "dy": seed})
+    close(found, by_torch(program, ["s", "v", "a"], arrays, seed), 1e-8 if exponent == 1 + 1e-4 else 1e-10)
+    if exponent > 1:  # below 1 there is none
+        close(found[2:], [differences(program, "a", arrays, seed)], 1e-6)
+
+
+def test_the_exponent_of_entmax_has_second_derivatives() -> None:
+    arrays = normal(s=(2, 4)) | {"a": np.array(1.4), "dy": np.ones(2)}
+    once = ta.grad("y_i = max[j](entmax[j; a](s_<i j>))", "a")
+    found = by_program(ta.grad(once, ["a", "s"], output="da"), 2, {**arrays, "dda": np.array(1.0)})
+    close(found, [differences(once, n, arrays, np.float64(1)) for n in ("a", "s")], 1e-6)
 
 
 @pytest.mark.parametrize("masked", ["", " : keep_<i j>", " : j <= i"])
@@ -306,14 +324,6 @@ REFUSED = [
             "E-DTYPE: `m` is a predicate here, a truth without a derivative\n"
             "   1 | y_i = softmax[j : m_j](s_<i j>) v_j\n"
             "                         ^^^\n  only real numbers have gradients\n  help: leave `m` out of wrt="
-        ),
-    ),
-    (
-        ("y_i = entmax[j; a](s_<i j>) v_j", "a", None),
-        (
-            "E-GRAD: the exponent of entmax has no derivative in the notation\n   1 | y_i = entmax[j; a](s_<i j>) v_j\n"
-            "                       ^\n  the weights are differentiated by their scores, at a given exponent\n"
-            "  help: leave the inputs of the exponent out of wrt="
         ),
     ),
     (

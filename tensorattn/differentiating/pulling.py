@@ -198,16 +198,6 @@ class Pull:
         cotangent = self.stated(context, node.free, "Weights")
         options = {name: self.atom(option, name.capitalize()) for name, option in node.options}
         found = Weights(self, node, weights, cotangent, options)
-        for name, option in node.options:
-            if name == "alpha" and self.is_active(option):
-                raise BindingError(
-                    "E-GRAD",
-                    "the exponent of entmax has no derivative in the notation",
-                    source=self.book.program.source if option.span else None,
-                    spans=_spans(option),
-                    facts=["the weights are differentiated by their scores, at a given exponent"],
-                    hint="leave the inputs of the exponent out of wrt=",
-                )
         score, by_options = RULES[node.kind](found)
         self.visit(node.score, self.shared(score, node.score, "Score"))
         for name, option in node.options:
