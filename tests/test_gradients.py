@@ -103,7 +103,7 @@ def test_normalisers(masked: str) -> None:
         assert (found[0][~KEEP] == 0).all()
 
 
-@pytest.mark.parametrize("exponent", [1.0, 1 + 1e-4, 1.3, 1.5, 2.0, 3.0])
+@pytest.mark.parametrize("exponent", [1.0, 1 + 1e-4, 1.3, 2.0])
 def test_the_exponent_of_entmax(exponent: float) -> None:
     arrays = normal(s=(3, 4), v=(4, 2)) | {"keep": KEEP, "a": np.array([exponent, 1.7, exponent])}
     program = ta.parse("y_<i n> = entmax[j : keep_<i j>; a_i](s_<i j>) v_<j n>")

@@ -101,7 +101,7 @@ def _exponent(w: Weights, alpha: Expr) -> Context:
     """
     t = subtract(alpha, Number(1))
     u = w.value(where(call("greater", w.tensor, Number(0)), negate(call("log", w.tensor)), Number(0)), "Surprise")
-    bend = w.value(times(call("power", u, Number(2)), _second(times(t, u))), "Bend")
+    bend = w.value(times(call("power", u, Number(2)), _second(w.value(times(t, u), "Fall"))), "Bend")
     means = [w.value(Product((w.tensor, x), w.node.indices), role) for x, role in ((u, "Entropy"), (bend, "Bends"))]
     difference = subtract(times(means[1], add(Number(1), times(t, u))), times(bend, add(Number(1), times(t, means[0]))))
     below = add(Number(1), times(t, add(means[0], times(t, means[1]))))
