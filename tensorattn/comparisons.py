@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tensorattn.ir import Add, Expr, Index, Map, Number, Position
 
 FARTHEST = 1 << 31  # no offset is larger
-MIRRORED = {
+NEGATED = {
     "less": "greater_equal",
     "less_equal": "greater",
     "greater": "less_equal",
@@ -48,9 +48,9 @@ class Comparison:
 def comparison(node: Expr) -> Comparison | None:
     """What a predicate says of the difference of two positions, if that is all it says."""
     match node:
-        case Map(function="not", arguments=(Map(function=function, arguments=sides),)) if function in MIRRORED:
-            return _compared(MIRRORED[function], sides)
-        case Map(function=function, arguments=sides) if function in MIRRORED:
+        case Map(function="not", arguments=(Map(function=function, arguments=sides),)) if function in NEGATED:
+            return _compared(NEGATED[function], sides)
+        case Map(function=function, arguments=sides) if function in NEGATED:
             return _compared(function, sides)
     return None
 

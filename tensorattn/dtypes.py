@@ -33,7 +33,8 @@ from tensorattn.program import Program
 from tensorattn.source import Source, Span
 
 BOOL, INTEGER, WEAK = "bool", "int64", "weak"
-_ORDER = (BOOL, INTEGER, WEAK, "float16", "bfloat16", "float32", "float64")
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+_ORDER = (BOOL, INTEGER, WEAK, *FLOATS)
 _PYTHON = {"int": INTEGER, "float": WEAK}
 _EXACT = frozenset({"negate"})  # the functions that keep integers
 

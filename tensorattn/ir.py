@@ -23,6 +23,7 @@ FUNCTIONS = (
 )
 COMPARISONS = {"<=": "less_equal", ">=": "greater_equal", "==": "equal", "!=": "not_equal", "<": "less", ">": "greater"}
 LOGICAL = ("and", "or", "not")
+LEAKY_SLOPE = 0.2  # of leaky_relu, if none is given
 OPERATORS = ("negate", "reciprocal", "power", *COMPARISONS.values(), *LOGICAL)
 AT = "at"  # `equal` of a position that data give and an index; it has to be in range. No formula that is read has it.
 BOOLEAN = frozenset({*COMPARISONS.values(), *LOGICAL, AT})  # the functions whose value is a truth

@@ -19,6 +19,7 @@ from tensorattn.adjoining.batching import batched
 from tensorattn.adjoining.saving import Saved, saving
 from tensorattn.asking import Asked
 from tensorattn.choosing import choose
+from tensorattn.dtypes import FLOATS
 from tensorattn.errors import PlanError
 from tensorattn.expanding import expand
 from tensorattn.extents import size_reads
@@ -38,7 +39,6 @@ from tensorattn.reading import as_program
 from tensorattn.rewriting.fusing import with_origins
 from tensorattn.sizes import Axis, Quotient, Size, SizeRead
 
-FLOATS = ("float16", "bfloat16", "float32", "float64")
 MOST_UNITS = 1024
 MOST_FUNCTIONS = 32  # plans for other sizes that one unit keeps
 Step = tuple[str, tuple[Any, ...]]

@@ -13,7 +13,8 @@ from click.testing import CliRunner
 import tensorattn as ta
 from tensorattn.cli import main
 from tensorattn.ir import Normalise, walk
-from tests.gradients import agree, by_program, close, differences, seed_of
+from tensorattn.lowering import streaming
+from tests.gradients import agree, by_program, by_torch, close, differences, seed_of
 
 SOFTMAX = "y^mu_n = W^<mu bar(nu)> v^nu_n"
 JOINT = "W^<mu nu rho> = k^mu_i q^nu_i r^rho_i\ny^mu_n = W^<mu bar(nu rho)> v^nu_n w^rho_n"
@@ -100,6 +101,24 @@ def test_normalisers(masked: str) -> None:
     if "keep" in masked:
         found = by_program(gradient, 3, {**given, "dy": np.ones((3, 2))})
         assert (found[0][~KEEP] == 0).all()
+
+
+@pytest.mark.parametrize("exponent", [1.0, 1 + 1e-4, 1.3, 2.0])
+def test_the_exponent_of_entmax(exponent: float) -> None:
+    arrays = normal(s=(3, 4), v=(4, 2)) | {"keep": KEEP, "a": np.array([exponent, 1.7, exponent])}
+    program = ta.parse("y_<i n> = entmax[j : keep_<i j>; a_i](s_<i j>) v_<j n>")
+    seed = seed_of(program, arrays)
+    found = by_program(ta.grad(program, ["s", "v", "a"]), 3, {**arrays, "dy": seed})
+    close(found, by_torch(program, ["s", "v", "a"], arrays, seed), 1e-8 if exponent == 1 + 1e-4 else 1e-10)
+    if exponent > 1:  # below 1 there is none
+        close(found[2:], [differences(program, "a", arrays, seed)], 1e-6)
+
+
+def test_the_exponent_of_entmax_has_second_derivatives() -> None:
+    arrays = normal(s=(2, 4)) | {"a": np.array(1.4), "dy": np.ones(2)}
+    once = ta.grad("y_i = max[j](entmax[j; a](s_<i j>))", "a")
+    found = by_program(ta.grad(once, ["a", "s"], output="da"), 2, {**arrays, "dda": np.array(1.0)})
+    close(found, [differences(once, n, arrays, np.float64(1)) for n in ("a", "s")], 1e-6)
 
 
 @pytest.mark.parametrize("masked", ["", " : keep_<i j>", " : j <= i"])
@@ -225,13 +244,22 @@ def test_central_differences() -> None:
     close(found, [differences(program, n, arrays, seed) for n in arrays], tolerance=1e-7)
 
 
-@pytest.mark.parametrize(("options", "bound"), [({"plan": "streamed"}, 30 << 20), ({"memory": 3 << 20}, 4 << 20)])
-def test_joint_weights_are_never_built(options: dict[str, object], bound: int) -> None:
-    """128³ weights are 16 MB, and dense takes three arrays like them; a tile of a loop is 8 MB, or what is left of
-    the budget."""
-    names = ["k", "q", "r", "v", "w"]
-    gradient = ta.grad(JOINT, names)
-    arrays = normal(**dict.fromkeys((*names, "dy"), (128, 4)))
+CAUSAL = "y^mu_n = softmax[nu : nu <= mu](q^mu_i k^nu_i) v^nu_n"
+SHIFTED = "y^mu_n = softmax[nu : nu >= 1 and nu <= mu](q^mu_i k^nu_i) v^<nu - 1>_n"
+MEMORY = [  # 128³ weights are 16 MB, and dense takes three arrays like them; a tile is 8 MB, or what the budget leaves
+    (JOINT, 128, {"plan": "streamed"}, 30 << 20),
+    (JOINT, 128, {"memory": 3 << 20}, 4 << 20),
+    (CAUSAL, 1536, {"plan": "streamed"}, 10 << 20),  # 18 MB
+    (CAUSAL, 1536, {"memory": 2 << 20}, 3 << 20),
+    (SHIFTED, 1536, {"plan": "streamed"}, 12 << 20),
+]
+
+
+@pytest.mark.parametrize(("text", "size", "options", "bound"), MEMORY)
+def test_weights_are_never_built(text: str, size: int, options: dict[str, object], bound: int) -> None:
+    names = list(ta.parse(text).inputs)
+    gradient = ta.grad(text, names)
+    arrays = normal(**dict.fromkeys((*names, "dy"), (size, 4)))
     outputs = [f"d{n}" for n in names]
     wanted = ta.compile(gradient, outputs=outputs, plan="dense")(arrays)
     compiled = ta.compile(gradient, outputs=outputs, **options)
@@ -242,6 +270,19 @@ def test_joint_weights_are_never_built(options: dict[str, object], bound: int) -
     tracemalloc.stop()
     assert peak < bound
     close(list(found.values()), list(wanted.values()))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_guarded_sums_are_carried_from_tile_to_tile(bad: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is no finite number marks what it reaches in any tile, and nothing else."""
+    arrays = normal(q=(40, 3), k=(40, 3), v=(40, 2), dy=(40, 2))
+    arrays["k"][30], arrays["v"][35, 0], arrays["dy"][38, 1] = bad, bad, bad
+    gradient = ta.grad(CAUSAL.replace("nu <= mu", "nu <= mu and mu < nu + 4"), ["q", "k", "v"])
+    wanted = by_program(gradient, 3, arrays, plan="dense")
+    assert all(np.isnan(w).any() and np.isfinite(w).any() for w in wanted)
+    monkeypatch.setattr(streaming, "TILE_ENTRIES", 200)
+    for found, same in zip(by_program(gradient, 3, arrays, plan="streamed"), wanted, strict=True):
+        np.testing.assert_allclose(found, same, rtol=1e-10, atol=1e-10)
 
 
 # What is refused ----------------------------------------------------------------------------------------------------
@@ -283,14 +324,6 @@ REFUSED = [
             "E-DTYPE: `m` is a predicate here, a truth without a derivative\n"
             "   1 | y_i = softmax[j : m_j](s_<i j>) v_j\n"
             "                         ^^^\n  only real numbers have gradients\n  help: leave `m` out of wrt="
-        ),
-    ),
-    (
-        ("y_i = entmax[j; a](s_<i j>) v_j", "a", None),
-        (
-            "E-GRAD: the exponent of entmax has no derivative in the notation\n   1 | y_i = entmax[j; a](s_<i j>) v_j\n"
-            "                       ^\n  the weights are differentiated by their scores, at a given exponent\n"
-            "  help: leave the inputs of the exponent out of wrt="
         ),
     ),
     (

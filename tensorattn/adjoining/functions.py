@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from math import log
 
 from tensorattn.adjoining.emitting import Emitter
-from tensorattn.backends.elementwise import LEAKY_SLOPE
 from tensorattn.differentiating import functions as table
-from tensorattn.ir import BOOLEAN, Add, Expr, Map, Number, Product, Tensor
+from tensorattn.ir import BOOLEAN, LEAKY_SLOPE, Add, Expr, Map, Number, Product, Tensor
 from tensorattn.kernel import Apply
 from tensorattn.lowering.looping import RefusalError
 from tensorattn.parts import Literal, Operand, Register
@@ -47,7 +46,7 @@ def partials(e: Emitter, made: Apply, number: int) -> list[Operand] | None:
         case "isfinite":
             return None
         case "leaky_relu" if len(arguments) == 1:
-            return _tabled(e, made.function, (*arguments, LEAKY_SLOPE), number, dtype)
+            return _tabled(e, made.function, (*arguments, Literal(LEAKY_SLOPE)), number, dtype)
     return _tabled(e, made.function, arguments, number, dtype)
 
 

@@ -86,11 +86,17 @@ def _fold(e: Emitter, made: Fold, bar: Register) -> Terms:
 
 
 def exponentials(e: Emitter, score: Register, total: Register, where: Register | None) -> Register:
-    """exp(score − total), 0 where excluded and where the total is −∞."""
+    """exp(score − total), 0 where excluded and where the total is −∞.
+
+    What is excluded does not reach exp: the derivative of what follows is 0 there, but 0 · exp(NaN) is not.
+    """
     none = e.apply("equal", total, Literal(-inf), dtype="bool")
     shift = e.select(none, Literal(0.0), total, total.dtype)
-    weights = e.apply("exp", e.apply("subtract", score, shift, dtype=score.dtype, like=score.axes), dtype=score.dtype)
-    return weights if where is None else e.select(where, weights, Literal(0.0), score.dtype)
+    less = e.apply("subtract", score, shift, dtype=score.dtype, like=score.axes)
+    if where is None:
+        return e.apply("exp", less, dtype=score.dtype)
+    weights = e.apply("exp", e.select(where, less, Literal(0.0), score.dtype), dtype=score.dtype)
+    return e.select(where, weights, Literal(0.0), score.dtype)
 
 
 def _log_sum_exp(e: Emitter, made: LogSumExp, bar: Register) -> Terms:

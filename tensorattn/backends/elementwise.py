@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import reduce
 
 from tensorattn.backends.writing import INPUT, Groups, Text, Writer
-from tensorattn.ir import COMPARISONS, Index
+from tensorattn.ir import COMPARISONS, LEAKY_SLOPE, Index
 from tensorattn.kernel import Apply
 from tensorattn.lowering.buffers import placed
 from tensorattn.parts import Literal, Operand, Register, Root
@@ -14,7 +14,6 @@ ORDER = ("bool", "int64", "float32", "float64")
 INFIX = {"add": " + ", "multiply": " * ", "and": " & ", "or": " | "}
 NESTED = ("maximum", "minimum")
 LAST_PLACE = 2.0**-24  # of the 24 bits of `uniform`: every float dtype that is computed in holds them exactly
-LEAKY_SLOPE = Literal(0.2)
 
 
 def apply(writer: Writer, instruction: Apply) -> None:
@@ -22,7 +21,7 @@ def apply(writer: Writer, instruction: Apply) -> None:
     out, function = instruction.out, instruction.function
     arguments = instruction.arguments
     if function == "leaky_relu" and len(arguments) == 1:
-        arguments = (*arguments, LEAKY_SLOPE)
+        arguments = (*arguments, Literal(LEAKY_SLOPE))
     if function == "select" and isinstance(arguments[0], Literal):
         return _either(writer, instruction)
     dtypes = _operand_dtypes(function, arguments, out.dtype)

@@ -11,13 +11,13 @@ from math import pi, sqrt
 from types import MappingProxyType
 
 from tensorattn.differentiating.expressions import add, both, call, constant, negate, number, subtract, times, where
-from tensorattn.ir import BOOLEAN, Expr, Number
+from tensorattn.ir import BOOLEAN, LEAKY_SLOPE, Expr, Number
 
 CONSTANT = frozenset({"sign", "uniform"})  # their derivative is 0 wherever they have one
 Partials = tuple[Expr | None, ...]  # one an argument; None: 0 everywhere
 DENSITY = 1 / sqrt(2 * pi)  # of the normal distribution at 0
+LEAK = Number(LEAKY_SLOPE)
 NEAR = 0.1  # within it Φ is a series: gelu(x) / x has no derivative at 0
-LEAK = Number(0.2)  # the slope that leaky_relu has if none is given
 
 
 def partials(function: str, arguments: tuple[Expr, ...]) -> Partials:

@@ -4,22 +4,25 @@ With the cotangent w̄ of the weights W = softmax(s):  s̄ = W (w̄ − Σ W w̄
 exponentials: where a row admits nothing W is 0 and so is s̄, and a predicate of W is one of s̄ too.
 
 Source: the Jacobian diag(W) − W Wᵀ of the softmax; for sparsemax and entmax Peters, Niculae, Martins 2019,
-"Sparse sequence-to-sequence models", proposition 2.
+"Sparse sequence-to-sequence models", proposition 2; by the exponent Correia, Niculae, Martins 2019, "Adaptively sparse
+transformers", proposition 1, written so that it holds at α = 1 too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import factorial
 from typing import TYPE_CHECKING
 
 from tensorattn.differentiating.contexts import Context
-from tensorattn.differentiating.expressions import add, call, constant, negate, number, subtract
+from tensorattn.differentiating.expressions import add, call, constant, negate, number, subtract, times, where
 from tensorattn.ir import Expr, Index, Normalise, Number, Product, Reduce, Tensor
 
 if TYPE_CHECKING:
     from tensorattn.differentiating.pulling import Pull
 
+NEAR, TERMS = 0.5, 12  # below it the series, so many terms of which are exact to 1e-17
 Found = tuple[Context, dict[str, Context]]  # of the score, of the options
 
 
@@ -84,10 +87,37 @@ def _by_alpha(w: Weights) -> Found:
     alpha = w.options["alpha"]
     known = constant(alpha)
     if known is None:
-        return _entmax(w, subtract(Number(2), alpha))
+        score, _ = _entmax(w, subtract(Number(2), alpha))
+        return score, {"alpha": _exponent(w, alpha)} if w.pull.is_active(dict(w.node.options)["alpha"]) else {}
     if known == 1:
         return _softmax(w)
     return _entmax(w, None if known == 2 else number(2 - known))
+
+
+def _exponent(w: Weights, alpha: Expr) -> Context:
+    """∂W/∂α = W (D̄ (1 + t u) − D (1 + t ū)) / (1 + t (ū + t D̄)), where nothing cancels at α = 1.
+
+    t = α − 1, u = −log W on the support, D = u² φ(t u) with φ(z) = (e^z − 1 − z) / z²; D̄ and ū are means under W.
+    """
+    t = subtract(alpha, Number(1))
+    u = w.value(where(call("greater", w.tensor, Number(0)), negate(call("log", w.tensor)), Number(0)), "Surprise")
+    bend = w.value(times(call("power", u, Number(2)), _second(w.value(times(t, u), "Fall"))), "Bend")
+    means = [w.value(Product((w.tensor, x), w.node.indices), role) for x, role in ((u, "Entropy"), (bend, "Bends"))]
+    difference = subtract(times(means[1], add(Number(1), times(t, u))), times(bend, add(Number(1), times(t, means[0]))))
+    below = add(Number(1), times(t, add(means[0], times(t, means[1]))))
+    factors = (w.tensor, *w.cotangent.factors, difference, call("reciprocal", below))
+    return Context(factors, w.scope, (), w.cotangent.negative)
+
+
+def _second(z: Expr) -> Expr:
+    """(e^z − 1 − z) / z² for z ≥ 0, by its series where z is small."""
+    near = call("less", z, Number(NEAR))
+    series: Expr = Number(1 / factorial(TERMS + 1))
+    for n in reversed(range(TERMS - 1)):
+        series = add(Number(1 / factorial(n + 2)), times(z, series))
+    far = where(near, Number(1), z)
+    above = subtract(subtract(call("exp", far), Number(1)), far)
+    return where(near, series, times(above, call("reciprocal", call("power", far, Number(2)))))
 
 
 def _l1norm(w: Weights) -> Found:

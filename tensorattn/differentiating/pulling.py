@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
+from tensorattn.differentiating.admitting import admitted
 from tensorattn.differentiating.contexts import Context, reads_by_position
 from tensorattn.differentiating.expressions import both, call, where
 from tensorattn.differentiating.functions import CONSTANT, partials
@@ -20,6 +21,7 @@ from tensorattn.ir import (
     Add,
     Affine,
     Concatenate,
+    Constant,
     Expr,
     Extent,
     Index,
@@ -169,7 +171,13 @@ class Pull:
         for number, factor in enumerate(node.factors):
             if self.is_active(factor):
                 others = [self.value(f) for n, f in enumerate(node.factors) if n != number]
-                self.visit(factor, context.within(node.summed).times(*others))
+                self.visit(factor, self._in_range(context.within(node.summed).times(*others), factor))
+
+    def _in_range(self, context: Context, factor: Expr) -> Context:
+        """The cotangent of a factor, below its predicate where that keeps what it is made of in range."""
+        if not any(map(reads_by_position, context.factors)):
+            return context
+        return context.under(admitted(factor, self.book.definitions, self.book.identity))
 
     def _map(self, node: Map, context: Context) -> None:
         if node.function == "where":
@@ -194,16 +202,6 @@ class Pull:
         cotangent = self.stated(context, node.free, "Weights")
         options = {name: self.atom(option, name.capitalize()) for name, option in node.options}
         found = Weights(self, node, weights, cotangent, options)
-        for name, option in node.options:
-            if name == "alpha" and self.is_active(option):
-                raise BindingError(
-                    "E-GRAD",
-                    "the exponent of entmax has no derivative in the notation",
-                    source=self.book.program.source if option.span else None,
-                    spans=_spans(option),
-                    facts=["the weights are differentiated by their scores, at a given exponent"],
-                    hint="leave the inputs of the exponent out of wrt=",
-                )
         score, by_options = RULES[node.kind](found)
         self.visit(node.score, self.shared(score, node.score, "Score"))
         for name, option in node.options:
@@ -304,7 +302,7 @@ def _prod(pull: Pull, node: Reduce, context: Context) -> None:
     whole = pull.ordered(node.body.free | set(node.indices))
     entries = pull.value(node.body) if reads_by_position(node.body) else pull.again(node.body, "Entries")
     names = {i: Index(pull.book.copy_name(i.name, 1), pull.book.identity(i).number) for i in node.indices}
-    other = [call("not_equal", Position(names[i]), Position(i)) for i in node.indices if i in whole]
+    other = [_differs(names[i], i, entries) for i in node.indices if i in whole]
     differs = other[0] if len(other) == 1 else Map("or", tuple(other))
 
     def new(index: Index) -> Index:
@@ -315,6 +313,13 @@ def _prod(pull: Pull, node: Reduce, context: Context) -> None:
     guard = None if node.where is None else pull.value(node.where)
     context = context.within(node.indices).times(pull.again(others, "Others")).under(guard)
     pull.visit(node.body, pull.shared(context, node.body, "Entries"))
+
+
+def _differs(other: Index, index: Index, entries: Expr) -> Expr:
+    """That two indices of one size differ; where nothing else says that their sizes agree, by a delta."""
+    if any(isinstance(n, Tensor) and index in n.slots for n in walk(entries)):
+        return call("not_equal", Position(other), Position(index))
+    return call("equal", Constant("delta", (other, index)), Number(0))
 
 
 REDUCTIONS: Mapping[str, Callable[[Pull, Reduce, Context], None]] = {

@@ -39,6 +39,7 @@ class Book:
         self.taken = {*program.inputs, *program.defined, *CONSTANTS, *RESERVED}
         self.indices = set(program.indices)
         self.bare = _bare(program)
+        self.definitions = {s.name: s for s in program.statements}
         self.forward: dict[str, list[Statement]] = {s.name: [] for s in program.statements}
         self.backward: list[Statement] = []
         self.ranks: dict[str, int] = {}

@@ -148,3 +148,8 @@ class Builder:
         symbol = f"{name}.{axis}"
         self._lengths[symbol] = read
         return Size.of(symbol)
+
+    def name_length(self, name: str, size: Size) -> None:
+        """A further name for a length."""
+        if name not in self.reads and size != Size.of(name):
+            self._lengths.setdefault(name, size)

@@ -77,7 +77,8 @@ def _operands(state: Lowering, contraction: Contraction, dtype: str) -> tuple[Re
     own = node.where if isinstance(node, Reduce) else None
     where = None if own is None else state.array(own)
     mask = b.all_of(masks.brought(state, contraction.factors, where)) if state.guarded else where
-    factors = [_factor(state, contraction, n, mask) for n in range(len(contraction.factors))]
+    early = b.all_of(masks.at_hand(state, contraction.factors, where)) if state.guarded else where
+    factors = [_factor(state, contraction, n, mask, early) for n in range(len(contraction.factors))]
     with state.under(mask):
         for divisor in contraction.divisors:
             if divisor.of is not None:  # never below a predicate of the product itself
@@ -99,12 +100,18 @@ def _is_late(mask: Register | None, below: Expr) -> bool:
     return mask is not None and any(isinstance(n, Tensor) for n in walk(below))
 
 
-def _factor(state: Lowering, contraction: Contraction, number: int, mask: Register | None) -> Register:
-    """A factor below the predicate of the product; the one that brings it applies it itself."""
+def _factor(
+    state: Lowering, contraction: Contraction, number: int, mask: Register | None, early: Register | None
+) -> Register:
+    """A factor below the predicate of the product; the one that brings it applies it itself.
+
+    One that brings its own from where it is looked up is 0 where that excludes, if it is read there: it stands below
+    the `early` ones alone, those that are at hand.
+    """
     factor = contraction.factors[number]
     if number == contraction.predicate or (isinstance(factor, Normalise) and factor.where is not None):
         return state.array(factor)
-    with state.under(mask):
+    with state.under(early if masks.is_looked_up(factor) and brings(factor, state.masked) else mask):
         return state.array(factor)
 
 
@@ -222,9 +229,8 @@ def _guarded(state: Lowering, order: Order, operands: Operands, mask: Register |
 def _only_weights(state: Lowering, contraction: Contraction) -> int | None:
     """The number of the factor that is the one normaliser below a predicate: its NaN rows spread by themselves."""
     found = []
-    named = {name for name, mask in state.masks.items() if mask is not None}
     for n, factor in enumerate(contraction.factors):
-        if not brings(factor, named):
+        if not brings(factor, state.masked):
             continue
         if isinstance(factor, Tensor):
             factor = state.statements[factor.name].body

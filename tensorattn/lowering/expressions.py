@@ -80,6 +80,11 @@ class Lowering:
         self.values[statement.name] = value
         self.masks[statement.name] = masks.mask_of(self, statement.body) if self.guarded else None
 
+    @property
+    def masked(self) -> frozenset[str]:
+        """The statements that bring a predicate to the products they are read in."""
+        return frozenset(name for name, mask in self.masks.items() if mask is not None)
+
     def result(self, statement: Statement) -> Register:
         """A statement's value with its axes in the order of the statement."""
         return self.builder.arrange(self.values[statement.name], statement.indices)

@@ -14,14 +14,18 @@ from tensorattn.sizes import Size
 
 
 class Flow:
-    """A body, the names of the results it has to leave, and the lengths of its axes by name."""
+    """A body, the names of the results it has to leave, and the lengths of its axes by name.
+
+    `read`: what each instruction reads, which is asked for many times.
+    """
 
     def __init__(self, body: tuple[Instruction, ...], results: frozenset[str], sizes: Mapping[str, int]) -> None:
         self.body, self.results, self.sizes = body, results, sizes
         self.makers = {r.name: n for n, i in enumerate(body) for r in makes(i)}
+        self.read = tuple(map(reads, body))
         self.users: dict[str, set[int]] = {}
-        for number, instruction in enumerate(body):
-            for register in reads(instruction):
+        for number, read in enumerate(self.read):
+            for register in read:
                 self.users.setdefault(register.name, set()).add(number)
 
     def length(self, index: Index) -> int:
@@ -66,7 +70,7 @@ class Flow:
 
     def earlier(self, numbers: Iterable[int]) -> set[int]:
         """The instructions on which these depend, with them."""
-        return _closure(numbers, lambda n: (self.makers[r.name] for r in reads(self.body[n]) if r.name in self.makers))
+        return _closure(numbers, lambda n: (self.makers[r.name] for r in self.read[n] if r.name in self.makers))
 
 
 def _closure(numbers: Iterable[int], near: Callable[[int], Iterable[int]]) -> set[int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tensorattn.ir import Index
 from tensorattn.kernel import Apply, Arrange, Cast, Contract, Fill, Gather, Instruction, Slice
 from tensorattn.lowering.flow import Flow
-from tensorattn.lowering.liveness import makes, reads
+from tensorattn.lowering.liveness import makes
 from tensorattn.parts import Register
 
 
@@ -35,10 +35,10 @@ def drawn_in(flow: Flow, loop: set[int], axis: Index, others: set[Index], entrie
             continue
         large = flow.entries(out.axes) > entries
         if axis not in out.axes:
-            if large and not any(axis in r.axes for r in reads(flow.body[number])) and _is_plain(flow.body[number]):
+            if large and not any(axis in r.axes for r in flow.read[number]) and _is_plain(flow.body[number]):
                 inside.add(number)
             continue
-        read = sum(flow.entries(r.axes) for r in reads(flow.body[number]) if axis in r.axes)
+        read = sum(flow.entries(r.axes) for r in flow.read[number] if axis in r.axes)
         grows = others & set(out.axes) or flow.entries(out.axes) > read
         if flow.may_move(number, axis) and (large or grows):
             inside.add(number)
@@ -59,7 +59,7 @@ def _is_plain(instruction: Instruction) -> bool:
 def slices(flow: Flow, loop: set[int], axis: Index, stem: str) -> tuple[dict[str, Register], list[Instruction]]:
     """What the loop reads from outside along the axis, cut: the new registers by old name, and the instructions."""
     made = {r.name for n in loop for r in makes(flow.body[n])}
-    needed = {r for n in loop for r in reads(flow.body[n]) if r.name not in made and axis in r.axes}
+    needed = {r for n in loop for r in flow.read[n] if r.name not in made and axis in r.axes}
     ordered = sorted(needed, key=lambda r: r.name)
     cut = {r.name: Register(f"{r.name}s{stem}", r.axes, r.dtype) for r in ordered}
     return cut, [Slice(cut[r.name], r, axis) for r in ordered]

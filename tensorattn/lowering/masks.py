@@ -44,10 +44,24 @@ def brought(state: Lowering, factors: tuple[Expr, ...], own: Register | None = N
 
     One that is read at computed positions is read where the others admit it: they keep the positions in range.
     """
-    late = [isinstance(f, Tensor) and any(isinstance(s, Affine) for s in f.slots) for f in factors]
-    found = [own, *(mask_of(state, f) for f, is_late in zip(factors, late, strict=True) if not is_late)]
+    found = at_hand(state, factors, own)
     with state.under(state.builder.all_of(found)):
-        return found + [mask_of(state, f) for f, is_late in zip(factors, late, strict=True) if is_late]
+        return found + [mask_of(state, f) for f in factors if is_looked_up(f)]
+
+
+def at_hand(state: Lowering, factors: tuple[Expr, ...], own: Register | None = None) -> list[Register | None]:
+    """Those of the predicates that are not read at computed positions."""
+    return [own, *(mask_of(state, f) for f in factors if not is_looked_up(f))]
+
+
+def is_looked_up(factor: Expr) -> bool:
+    """Whether a factor, and so the predicate that it may bring, is read at computed positions."""
+    match factor:
+        case Tensor(slots=slots):
+            return any(isinstance(s, Affine) for s in slots)
+        case Product(factors=parts) | Add(terms=parts) | Map(function="negate", arguments=parts):
+            return any(map(is_looked_up, parts))
+    return False
 
 
 def _any(state: Lowering, masks: list[Register | None]) -> Register | None:

@@ -98,7 +98,7 @@ class Cluster:
     def left(self) -> int:
         """How large the largest array is, of those like the scores, that the kernel has to make as a whole."""
         made = {self.flow.out(n).name for n in self.loop}
-        outside = {r for n in self.loop for r in reads(self.flow.body[n]) if r.name not in made}
+        outside = {r for n in self.loop for r in self.flow.read[n] if r.name not in made}
         full = set(self.normalised.score.axes)
         sizes = [(self.flow.entries(r.axes), full <= set(r.axes)) for r in outside if not self.flow.is_given(r)]
         return max((size for size, like in sizes if like or size > self.tile_entries), default=0)

@@ -52,6 +52,11 @@ class Scaling:
                 if both[0] is None or both[1] is None:
                     return None
                 return self._keep(replace(made, out=_named(register), arguments=both))  # type: ignore[arg-type]
+            case Apply(function="select", arguments=(Register() as where, Register() as a, Literal(value=0))) as made:
+                scaled = self._scaled(a)
+                if scaled is None:
+                    return None
+                return self._keep(replace(made, out=_named(register), arguments=(where, scaled, Literal(0.0))))
             case Arrange(source=source) | Cast(source=source) as made if source.dtype == register.dtype:
                 scaled = self._scaled(source)
                 return None if scaled is None else self._keep(replace(made, out=_named(register), source=scaled))

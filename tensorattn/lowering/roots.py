@@ -25,6 +25,9 @@ class Root:
     function: str
 
 
+SUM = Root(*MONOIDS["sum"])
+
+
 def root(instruction: Instruction, axis: Index) -> Root | None:
     """The monoid of a reduction over the axis; None where the instruction is none, or has no unit of its dtype."""
     out = getattr(instruction, "out", None)
@@ -32,33 +35,44 @@ def root(instruction: Instruction, axis: Index) -> Root | None:
         return None
     match instruction:
         case Contract() | Scatter():
-            return Root(*MONOIDS["sum"])
+            return SUM
         case Fold(kind=kind) if out.dtype != "int64" or kind in ("sum", "prod"):
             return Root(*MONOIDS[kind])
         case LogSumExp():
             return Root(-inf, "lse")
-        case IfFinite(fast=fast, safe=safe) if _is_additive(fast, axis) and _is_additive(safe, axis):
-            return Root(*MONOIDS["sum"])
+        case IfFinite(fast=fast, safe=safe) if _is_additive(fast, axis) and _runs_on_stretches(safe, axis):
+            return SUM
     return None
 
 
 def _is_additive(body: tuple[Instruction, ...], axis: Index) -> bool:
     """Whether what the body leaves is a sum over the axis, then only linear in it."""
+    if not _runs_on_stretches(body, axis):
+        return False
     sums: set[str] = set()
     for made in body:
-        out, read = made.out, reads(made)  # type: ignore[union-attr]
-        if any(r.name in sums for r in read):
-            if not is_linear(made, sums):
-                return False
-            sums.add(out.name)
-        elif axis in out.axes or not any(axis in r.axes for r in read):
-            if axis in out.axes and not is_pointwise(made, axis):
-                return False
-        elif root(made, axis) == Root(*MONOIDS["sum"]):
-            sums.add(out.name)
-        else:
+        live = any(r.name in sums for r in reads(made))
+        if live and not is_linear(made, sums):
             return False
+        if live or root(made, axis) == SUM:
+            sums.add(made.out.name)  # type: ignore[union-attr]
     return body[-1].out.name in sums  # type: ignore[union-attr]
+
+
+def _runs_on_stretches(body: tuple[Instruction, ...], axis: Index) -> bool:
+    """Whether a stretch of the axis is enough for every instruction: it runs along it, or sums over it.
+
+    The safe side of a guard marks with NaN or ±∞ what an entry that is no finite number reaches. It reaches the same
+    from a stretch, and marks add up: so the sum of the parts is the guarded sum.
+    """
+    for made in body:
+        out = made.out  # type: ignore[union-attr]
+        if axis in out.axes:
+            if not is_pointwise(made, axis):
+                return False
+        elif any(axis in r.axes for r in reads(made)) and root(made, axis) != SUM:
+            return False
+    return True
 
 
 def carry(result: Register, part: Register, how: Root) -> tuple[Carry, list[Instruction], Register]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tensorattn.ir import Index
 from tensorattn.kernel import Instruction, Stream
 from tensorattn.lowering.flow import Flow
-from tensorattn.lowering.liveness import reads, without_dead
+from tensorattn.lowering.liveness import without_dead
 from tensorattn.lowering.looping import RefusalError, drawn_in, placed, slices
 from tensorattn.lowering.roots import carry, root
 from tensorattn.lowering.unifying import renamed
@@ -42,7 +42,7 @@ def region(flow: Flow, target: int, axis: Index, entries: int) -> Region:
     """
     if not _may_run(flow, target, axis):
         raise RefusalError(f"{axis.name} does not run through it")
-    read = reads(flow.body[target])
+    read = flow.read[target]
     least = max(flow.entries(r.axes) for r in [r for r in read if not flow.is_given(r)] or read)
     found: list[Region] = []
     for connect in (True, False):
@@ -68,7 +68,7 @@ def _region(flow: Flow, target: int, axis: Index, least: int, entries: int, conn
     loop = _narrowed(flow, loop, axis)
     placed(flow, loop, [])
     ends = {flow.out(n).name for n in loop if not flow.may_move(n, axis) and root(flow.body[n], axis)}
-    if any(r.name in ends for n in loop for r in reads(flow.body[n])):
+    if any(r.name in ends for n in loop for r in flow.read[n]):
         raise RefusalError("a sum over the slices would be read before it is done")
     kept = [flow.out(n) for n in loop if flow.kept(n, loop)]
     if any(axis not in r.axes and root(flow.body[flow.makers[r.name]], axis) is None for r in kept):
@@ -76,7 +76,7 @@ def _region(flow: Flow, target: int, axis: Index, least: int, entries: int, conn
     inner = {n for n in loop if _is_large(flow, n, least) and axis in flow.out(n).axes and not flow.kept(n, loop)}
     if not inner:
         raise RefusalError("nothing would be saved")
-    outside = {r.name: r for n in loop for r in reads(flow.body[n]) if flow.makers.get(r.name) not in loop}
+    outside = {r.name: r for n in loop for r in flow.read[n] if flow.makers.get(r.name) not in loop}
     left = [r for r in (*kept, *outside.values()) if r.name not in flow.results and not flow.is_given(r)]
     sizes = [flow.entries(r.axes) for r in left]
     return Region(axis, frozenset(loop), max((s for s in sizes if s >= min(least, entries // SMALL)), default=0))
@@ -96,7 +96,7 @@ def _around(flow: Flow, start: set[int], axis: Index, large: set[int]) -> set[in
     loop, queue = set(start), list(start)
     while queue:
         number = queue.pop()
-        near = {flow.makers[r.name] for r in reads(flow.body[number]) if r.name in flow.makers} & large
+        near = {flow.makers[r.name] for r in flow.read[number] if r.name in flow.makers} & large
         if number in large:
             near |= flow.users.get(flow.out(number).name, set())
         new = {n for n in near - loop if _may_run(flow, n, axis)}
@@ -136,7 +136,7 @@ def _lessened(flow: Flow, number: int, loop: set[int], axis: Index) -> set[int]:
 
 def _made(flow: Flow, number: int, loop: set[int]) -> list[Register]:
     """What an instruction reads of a loop."""
-    return [r for r in reads(flow.body[number]) if flow.makers.get(r.name) in loop]
+    return [r for r in flow.read[number] if flow.makers.get(r.name) in loop]
 
 
 def sliced(flow: Flow, found: Region, tile: TileRule, inside: Inside) -> tuple[Instruction, ...]:

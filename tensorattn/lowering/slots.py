@@ -33,7 +33,7 @@ def read(state: Lowering, node: Tensor) -> Register:
     if node.name in state.statements:
         return read_defined(state, node, state.values[node.name])
     dimensions = [
-        _dimension(node, axis, slot, lambda axis=axis: _length(state, node.name, axis))
+        _dimension(state, node, axis, slot, lambda axis=axis: _length(state, node.name, axis))
         for axis, slot in enumerate(node.slots)
     ]
     dtype = work(state.typing.names[node.name])
@@ -47,7 +47,7 @@ def read(state: Lowering, node: Tensor) -> Register:
     return _gathered(state, node, table, dimensions)
 
 
-def _dimension(node: Tensor, number: int, slot: Slot, length: Callable[[], Size]) -> Dimension:
+def _dimension(state: Lowering, node: Tensor, number: int, slot: Slot, length: Callable[[], Size]) -> Dimension:
     """How one axis is read; `length`: of the axis, where positions along it are computed."""
     match slot:
         case Index():
@@ -55,7 +55,14 @@ def _dimension(node: Tensor, number: int, slot: Slot, length: Callable[[], Size]
         case Split(indices=indices):
             return Dimension(indices)
         case Affine():
-            return Dimension((Index(f"{node.name}.{number}"),), slot, length())
+            size = length()
+            return Dimension((_table_axis(state, f"{node.name}.{number}", size),), slot, size)
+
+
+def _table_axis(state: Lowering, name: str, size: Size) -> Index:
+    """An axis along which positions are computed, a name of its own for this size."""
+    state.builder.name_length(name, size)
+    return Index(name)
 
 
 def _length(state: Lowering, name: str, axis: int) -> Size:
@@ -77,10 +84,10 @@ def read_defined(state: Lowering, node: Tensor, source: Register, *, partial: bo
     if any(len(axis) != 1 for axis in axes):
         whole = tuple(index for axis in axes for index in axis)
         source = b.arrange(b.broadcast(source, whole) if partial else source, whole)
-        dimensions = [d for axis, slot in zip(axes, node.slots, strict=True) for d in _merged(node, axis, slot)]
+        dimensions = [d for axis, slot in zip(axes, node.slots, strict=True) for d in _merged(state, node, axis, slot)]
     else:
         slots = {axis[0]: (n, slot) for n, (axis, slot) in enumerate(zip(axes, node.slots, strict=True))}
-        dimensions = [_dimension(node, *slots[i], lambda i=i: Size.of(i.name)) for i in source.axes]
+        dimensions = [_dimension(state, node, *slots[i], lambda i=i: Size.of(i.name)) for i in source.axes]
     splits = tuple(d.indices for d in dimensions)
     flat = tuple(dict.fromkeys(index for split in splits for index in split))
     if splits != tuple((index,) for index in source.axes):
@@ -88,11 +95,11 @@ def read_defined(state: Lowering, node: Tensor, source: Register, *, partial: bo
     return _gathered(state, node, source, dimensions)
 
 
-def _merged(node: Tensor, axis: tuple[Index, ...], slot: Slot) -> list[Dimension]:
+def _merged(state: Lowering, node: Tensor, axis: tuple[Index, ...], slot: Slot) -> list[Dimension]:
     """A merged axis in row-major order is any reading of it with the same number of entries."""
     number = node.slots.index(slot)
     if len(axis) == 1:
-        return [_dimension(node, number, slot, lambda: Size.of(axis[0].name))]
+        return [_dimension(state, node, number, slot, lambda: Size.of(axis[0].name))]
     rest = [Dimension(())] * (len(axis) - 1)
     match slot:
         case Index():
@@ -100,7 +107,7 @@ def _merged(node: Tensor, axis: tuple[Index, ...], slot: Slot) -> list[Dimension
         case Split(indices=indices):
             return [Dimension(indices), *rest]
         case Affine():
-            digits = tuple(Index(f"{node.name}.{number}.{n}") for n in range(len(axis)))
+            digits = tuple(_table_axis(state, f"{node.name}.{number}.{n}", Size.of(i.name)) for n, i in enumerate(axis))
             first = Dimension(digits[:1], slot, Size.product(i.name for i in axis), axis)
             return [first, *(Dimension((digit,)) for digit in digits[1:])]
 

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from tensorattn.ir import Index
 from tensorattn.kernel import Contract, Fold, IfFinite, Instruction, Kernel, Largest, LogSumExp, Normalised
 from tensorattn.lowering.blocking import blocked_rows
+from tensorattn.lowering.doubling import doubled
 from tensorattn.lowering.flow import Flow
 from tensorattn.lowering.liveness import reads
 from tensorattn.lowering.looping import RefusalError
@@ -56,6 +57,7 @@ def streamed(
     than all it is made of.
     """
     one = unified(replace(kernel, body=opened(kernel.body)))
+    one = replace(one, body=doubled(one.body))
     pass_ = _Pass(base, TILE_ENTRIES if tile_entries is None else tile_entries, only)
     results = frozenset(o.register.name for o in one.outputs)
     body = pass_.run(one.body, results, sizes)

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from tensorattn.backends import building
 from tensorattn.backends.vocabulary import Vocabulary, common_functions, common_into
+from tensorattn.dtypes import FLOATS
 from tensorattn.errors import BackendError, DTypeError, ShapeError
 from tensorattn.kernel import Kernel
 
 name = "numpy"
 KINDS = {"b": "bool", "i": "int64", "u": "int64", "c": "complex"}
-FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 WORDS = Vocabulary(
     name="numpy",

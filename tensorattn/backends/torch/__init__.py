@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 from tensorattn.backends import building
 from tensorattn.backends.vocabulary import Vocabulary, common_functions, common_into
+from tensorattn.dtypes import FLOATS
 from tensorattn.errors import BackendError, DTypeError, ShapeError
 from tensorattn.kernel import Kernel
 
 name = "torch"
-FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
 
 WORDS = Vocabulary(

@@ -150,7 +150,10 @@ def entmax(
     alpha = torch.as_tensor(alpha, dtype=score.dtype, device=score.device)
     soft = alpha == 1
     weights = _sparse(score, dims, where, torch.where(soft, 2, alpha), _general_threshold)
-    return torch.where(soft, softmax(score, dims, where), weights)
+    first = softmax(score, dims, where)
+    bend = torch.where(first > 0, torch.log(torch.where(first > 0, first, 1)) ** 2 / 2, 0)
+    slope = first * (torch.sum(first * bend, dim=dims, keepdim=True) - bend)  # of the weights by α at 1
+    return torch.where(soft, first + (alpha - 1) * slope, weights)
 
 
 def _sparse(
