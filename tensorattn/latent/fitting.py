@@ -1,0 +1,255 @@
+"""`fit`: expectation–maximisation until it stands still, from one start or several."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tensorattn.latent import accepting
+from tensorattn.latent.accelerating import extrapolated
+from tensorattn.latent.counting import collect
+from tensorattn.latent.distribution import ChainedAttentionDistribution
+from tensorattn.latent.estimator import ChainedAttentionEstimator
+from tensorattn.latent.reducing import Reduce, reduced, same_everywhere
+from tensorattn.latent.rows import Array, Rows
+from tensorattn.latent.streaming import Stream
+
+OnStep = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fit:
+    """What `fit` found. `log_likelihood[t]` is that of the model after t steps, Σ w log p; `objective[t]` has the log
+    prior added; `held_out[t]` is the mean log-likelihood of the rows held out. `evaluations`: expectation steps, those
+    of refused long steps among them. `converged`: a step gained less than `delta`."""
+
+    model: ChainedAttentionDistribution
+    log_likelihood: tuple[float, ...]
+    objective: tuple[float, ...]
+    held_out: tuple[float, ...]
+    evaluations: int
+    converged: bool
+
+    @property
+    def steps(self) -> int:
+        """The steps that were made."""
+        return len(self.log_likelihood) - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Task:
+    """The data and how to learn from it."""
+
+    rows: Rows
+    weights: Array
+    estimator: ChainedAttentionEstimator
+    max_its: int
+    delta: float
+    rng: np.random.Generator
+    report: OnStep
+    held_out: Rows | None
+    patience: int
+    accelerate: bool
+    batch_size: int | None
+    reduce: Reduce | None
+
+
+@dataclass(slots=True, eq=False)
+class _Trace:
+    """The models so far, and the one to return: the best on the rows held out, or else on the rows themselves."""
+
+    task: _Task
+    log_likelihood: list[float] = field(default_factory=list)
+    objective: list[float] = field(default_factory=list)
+    held_out: list[float] = field(default_factory=list)
+    best: tuple[float, int, ChainedAttentionDistribution] | None = None
+
+    def add(self, model: ChainedAttentionDistribution, ll: float) -> bool:
+        """Records a model; whether the rows held out say that it is time to stop."""
+        task, step = self.task, len(self.log_likelihood)
+        self.log_likelihood.append(ll)
+        self.objective.append(ll + (task.estimator.log_prior(model) if task.estimator.mstep == "exact" else 0.0))
+        if task.held_out is not None:
+            self.held_out.append(_mean_log_likelihood(model, task.held_out, task.reduce))
+        value = self.held_out[-1] if self.held_out else step if task.batch_size else self.objective[-1]
+        if self.best is None or value > self.best[0]:
+            self.best = (value, step, model)
+        task.report(step, log_likelihood=ll)
+        return bool(self.held_out) and step - self.best[1] >= task.patience
+
+    def gain(self) -> float:
+        """What the last step added to the objective."""
+        return self.objective[-1] - self.objective[-2] if len(self.objective) > 1 else np.inf
+
+    def fit(self, evaluations: int, converged: bool) -> Fit:
+        """The result."""
+        assert self.best is not None
+        lists = (tuple(found) for found in (self.log_likelihood, self.objective, self.held_out))
+        return Fit(self.best[2], *lists, evaluations, converged)
+
+    def score(self) -> float:
+        """By which restarts are compared."""
+        assert self.best is not None
+        return self.best[0] if self.held_out else self.objective[self.best[1]]
+
+
+def fit(
+    rows: Any,
+    estimator: ChainedAttentionEstimator,
+    max_its: int = 100,
+    delta: float = 1e-6,
+    rng: int | np.random.Generator | None = None,
+    on_step: OnStep | None = None,
+    *,
+    weights: Any = None,
+    start: ChainedAttentionDistribution | None = None,
+    restarts: int = 1,
+    held_out: Any = None,
+    patience: int = 10,
+    accelerate: bool = False,
+    batch_size: int | None = None,
+    progress: bool | None = None,
+    reduce: Reduce | None = None,
+) -> Fit:
+    """Fits a chain to observations by EM.
+
+    `rows`: observations or encoded ones, with `weights` (n,); `max_its`: expectation steps after the start's, or epochs
+    with `batch_size`; `delta`: stop when a step gains less in the objective; `rng`: of random starts; `start`: a model
+    to start from; `restarts`: random starts, the best is returned; `on_step(step, log_likelihood=…)` is called for the
+    start (step 0) and after each step.
+    `held_out`: rows that are not learnt from; the model best on them is returned, and `patience` steps without a better
+    one end the fit. `accelerate`: SQUAREM, monotone too. `batch_size`: online EM on shuffled batches; `log_likelihood`
+    then is that of the batches as they came. `progress`: a bar on standard error; by default where that is a terminal.
+    `reduce`: adds vectors over processes (`AllReduce`), each with its own rows and the same `rng` or `start`.
+
+    Raises: ShapeError, DTypeError, ValueRefusedError.
+    """
+    given = accepting.sizes_of(accepting.observations(rows), estimator.num_symbols, estimator.num_targets)
+    validation = None if held_out is None else accepting.sizes_of(
+        accepting.observations(held_out), estimator.num_symbols, estimator.num_targets
+    )  # fmt: skip
+    max_its, count = accepting.size(max_its, "max_its", 0), accepting.size(restarts, "restarts")
+    batch = None if batch_size is None else accepting.size(batch_size, "batch_size")
+    _check(estimator, start, count, accelerate, batch)
+    delta, patience = accepting.number(delta, "delta"), accepting.size(patience, "patience")
+    own_weights, generator = accepting.weights(weights, len(given)), np.random.default_rng(rng)
+    best: tuple[float, Fit] | None = None
+    with _bar(progress, count * (max_its + 1)) as advance:
+
+        def report(step: int, log_likelihood: float) -> None:
+            advance(log_likelihood)
+            if on_step is not None:
+                on_step(step, log_likelihood=log_likelihood)
+
+        task = _Task(
+            given, own_weights, estimator, max_its, delta, generator, report, validation, patience, accelerate, batch,
+            reduce,
+        )  # fmt: skip
+        for _ in range(count):
+            first = estimator.random(generator) if start is None else start
+            same_everywhere(first, reduce)
+            found = _online(task, first) if batch else _whole(task, first)
+            if best is None or found[0] > best[0]:
+                best = found
+    assert best is not None
+    return best[1]
+
+
+def _check(
+    estimator: ChainedAttentionEstimator, start: ChainedAttentionDistribution | None, restarts: int, accelerate: bool,
+    batch: int | None,
+) -> None:  # fmt: skip
+    if start is not None:
+        sizes = (start.n_hops, start.num_symbols, start.num_targets)
+        wanted = (estimator.n_hops, estimator.num_symbols, estimator.num_targets)
+        if sizes != wanted:
+            raise accepting.refused(f"`start` has (L, S, T) = {sizes}, not {wanted}", hint="give a model of its sizes")
+        if restarts > 1:
+            raise accepting.refused("`start` and `restarts` are both given", hint="give one of them")
+    if accelerate and estimator.mstep != "exact":
+        raise accepting.refused("the moment step cannot be accelerated", hint='give `mstep="exact"`')
+    if accelerate and batch:
+        raise accepting.refused("`accelerate` and `batch_size` are both given", hint="give one of them")
+
+
+def _whole(task: _Task, model: ChainedAttentionDistribution) -> tuple[float, Fit]:
+    """Steps on all rows. Between the last three models and the next stands, with `accelerate`, a long step."""
+    trace, recent, evaluations, converged = _Trace(task), [model], 1, False
+    found = _collected(task, model)
+    while True:
+        stop = trace.add(model, found.ll)
+        converged = trace.gain() < task.delta
+        if stop or converged or evaluations > task.max_its:
+            break
+        following = task.estimator.estimate(None, found)
+        recent.append(following)
+        ahead = extrapolated(recent[-3:]) if task.accelerate and len(recent) == 3 else None
+        if ahead is not None and evaluations < task.max_its:
+            tried = _collected(task, ahead)
+            evaluations += 1
+            recent = [following]
+            if tried.ll + task.estimator.log_prior(ahead) >= trace.objective[-1] + task.delta:
+                model, found, recent = ahead, tried, [ahead]
+                continue
+        elif len(recent) == 3:
+            recent = [following]
+        model, found = following, _collected(task, following)
+        evaluations += 1
+    return trace.score(), trace.fit(evaluations, converged)
+
+
+def _collected(task: _Task, model: ChainedAttentionDistribution) -> Any:
+    return reduced(collect(task.rows, model.tables, task.weights), task.reduce)
+
+
+def _online(task: _Task, start: ChainedAttentionDistribution) -> tuple[float, Fit]:
+    """Epochs of batches in a new order each."""
+    assert task.batch_size is not None
+    total = float(task.weights.sum())
+    if task.reduce is not None:
+        total = float(task.reduce(np.array([total]))[0])
+    stream = Stream(task.estimator, start=start, total=total, reduce=task.reduce)
+    trace = _Trace(task)
+    trace.add(start, _collected(task, start).ll)
+    batches = -(-len(task.rows) // task.batch_size)
+    if task.reduce is not None:  # every process makes as many steps
+        batches = int(task.reduce(np.array([float(batches)]))[0] / task.reduce(np.ones(1))[0])
+    stop = False
+    while not stop and trace_steps(trace) < task.max_its:
+        order = task.rng.permutation(len(task.rows))
+        ll = 0.0
+        for part in np.array_split(order, batches):
+            before = stream.seen
+            ll += stream.update(task.rows.take(part), task.weights[part]) * (stream.seen - before)
+        stop = trace.add(stream.model, ll)
+    return trace.score(), trace.fit(1, False)
+
+
+def trace_steps(trace: _Trace) -> int:
+    """The steps made so far."""
+    return len(trace.log_likelihood) - 1
+
+
+def _mean_log_likelihood(model: ChainedAttentionDistribution, rows: Rows, reduce: Reduce | None) -> float:
+    found = np.array([float(np.sum(model.seq_log_density(rows))), float(len(rows))])
+    found = found if reduce is None else reduce(found)
+    return float(found[0] / found[1])
+
+
+@contextlib.contextmanager
+def _bar(progress: bool | None, total: int) -> Iterator[Callable[[float], None]]:
+    if not (sys.stderr.isatty() if progress is None else progress):
+        yield lambda log_likelihood: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("log-likelihood", total=total)
+        yield lambda ll: bar.update(task, advance=1, description=f"log-likelihood {ll:.4f}")
