@@ -17,6 +17,7 @@ from tensorattn.rewriting.bonds import merge_bonds
 from tensorattn.rewriting.concatenations import split_concatenations
 from tensorattn.rewriting.deltas import eliminate_deltas
 from tensorattn.rewriting.kernels import reassociate_l1norm
+from tensorattn.rewriting.logarithms import recognise_log
 from tensorattn.rewriting.marginalising import marginalise
 from tensorattn.rewriting.ratios import recognise_l1norm, recognise_ratio
 from tensorattn.rewriting.shifting import drop_shifts
@@ -40,6 +41,7 @@ CANONICAL = (
     Rule("eliminate deltas", eliminate_deltas, "a Kronecker delta renames an index and is never built"),
     Rule("exp ratio", recognise_ratio, "exp(s) / Σ exp(s) overflows where the softmax does not"),
     Rule("l1norm of exp", recognise_l1norm, "the same, written as a normaliser"),
+    Rule("log of a sum", recognise_log, "the logarithm of a sum of exponentials underflows where log-sum-exp does not"),
 )
 LINEAR = (
     Rule("cat then dot", split_concatenations, "a sum of scores, each over its own indices", masked=True),
