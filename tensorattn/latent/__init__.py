@@ -14,6 +14,7 @@ from __future__ import annotations
 from tensorattn.latent.accepting import EmptyError, ValueRefusedError
 from tensorattn.latent.accumulator import ChainedAttentionAccumulator, ChainedAttentionAccumulatorFactory
 from tensorattn.latent.distribution import ChainedAttentionDistribution
+from tensorattn.latent.drawing import draw_attention, draw_keys
 from tensorattn.latent.encoder import ChainedAttentionDataEncoder
 from tensorattn.latent.estimator import ChainedAttentionEstimator
 from tensorattn.latent.fitting import Fit, fit
@@ -41,5 +42,7 @@ __all__ = [
     "Statistics",
     "Stream",
     "ValueRefusedError",
+    "draw_attention",
+    "draw_keys",
     "fit",
 ]

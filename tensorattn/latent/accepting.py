@@ -98,7 +98,8 @@ def padded(context_keys: Any, context_values: Any, query: Any, target: Any, keep
     Raises: ShapeError `E-RANK`, `E-EXTENT`, `E-RANGE`, EmptyError `E-EMPTY`, DTypeError `E-DTYPE`.
     """
     mask = None if keep is None else truths(keep, "mask")
-    found = dict(zip(FIELDS, (array(a, n) for a, n in zip((context_keys, context_values, query, target), FIELDS, strict=True)), strict=True))  # fmt: skip
+    given = (context_keys, context_values, query, target)
+    found = {name: array(a, name) for name, a in zip(FIELDS, given, strict=True)}
     if mask is not None and mask.shape == found["context_keys"].shape == found["context_values"].shape:
         for name in FIELDS[:2]:  # what a mask leaves out may be any number
             if found[name].dtype.kind in "iu":

@@ -131,9 +131,8 @@ class ChainedAttentionAccumulatorFactory:
 
 def _random(rows: Rows, weights: Array, rng: Random, like: Statistics) -> Statistics:
     """Flat Dirichlet responsibilities of the positions of each hop, and of pairs of positions between hops."""
-    hops, symbols = like.key_mass.shape
-    key_num, reach, E = np.zeros((2, *like.key_num.shape)), np.zeros_like(like.reach), like.emission_count.copy()
-    key_num = key_num[0]
+    key_num, reach, E = (np.zeros_like(part) for part in (like.key_num, like.reach, like.emission_count))
+    hops = len(key_num)
     for hop in range(hops):
         positions = _flat_dirichlet(rows.keep, rng) * weights[:, None]
         if hop == 0:

@@ -138,7 +138,8 @@ class ChainedAttentionDistribution:
         Contexts (N,) or (n, N) and queries () or (n,) are broadcast against each other.
         Raises: as `log_density`; `E-EXTENT` where they do not broadcast.
         """
-        keys, values, one = (accepting.array(a, n) for a, n in zip((context_keys, context_values, query), accepting.FIELDS, strict=False))  # fmt: skip
+        given = zip((context_keys, context_values, query), accepting.FIELDS[:3], strict=True)
+        keys, values, one = (accepting.array(a, name) for a, name in given)
         mask = np.ones(keys.shape, dtype=bool) if mask is None else accepting.truths(mask, "mask")
         single = keys.ndim <= 1 and values.ndim <= 1 and one.ndim == 0 and mask.ndim <= 1
         try:

@@ -236,9 +236,8 @@ def trace_steps(trace: _Trace) -> int:
 
 
 def _mean_log_likelihood(model: ChainedAttentionDistribution, rows: Rows, reduce: Reduce | None) -> float:
-    found = np.array([float(np.sum(model.seq_log_density(rows))), float(len(rows))])
-    found = found if reduce is None else reduce(found)
-    return float(found[0] / found[1])
+    found = reduced(collect(rows, model.tables, np.ones(len(rows))), reduce)
+    return found.ll / found.n
 
 
 @contextlib.contextmanager

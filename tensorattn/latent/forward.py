@@ -1,4 +1,4 @@
-"""The forward pass: the library's chain of L hops, compiled. NumPy in, NumPy out; torch in, torch out, with gradients."""
+"""The forward pass: the library's chain of L hops, compiled. Torch in, torch out, with gradients."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 With W^l = e^{G^l} (rows of mean 1) and n_k = #{j : k_j = k}:
     r^l[k] = Σ_j [k_j = k] b^l[v_j],   b^{l−1}[v] = Σ_k W^l[v,k] r^l[k] / Z^l[v],   Z^l[v] = Σ_k W^l[v,k] n_k
-and forward x^l[v] = Σ_j [v_j = v] Σ_u x^{l−1}[u] W^l[u,k_j] / Z^l[u]. It is exact where no Z and no p is tiny: then what
-underflowed could not have changed a digit. The other observations are named, for `logarithmic` to do.
+and forward x^l[v] = Σ_j [v_j = v] Σ_u x^{l−1}[u] W^l[u,k_j] / Z^l[u]. It is exact where no Z and no p is tiny: what
+underflowed then could not have changed a digit. The other observations are named, for `logarithmic` to do.
 """
 
 from __future__ import annotations
@@ -96,9 +96,9 @@ def counts(at: Places, W: Array, first: Array, back: Backward, query: Array, wei
             part[~back.sound] = 1.0
     scaled = weights / np.where(back.sound, back.p * back.normaliser[0], 1.0)
     mass = first * scaled[:, None]
-    C[0] = _by_symbol(mass * back.chosen[0], query, symbols)
+    C[0] = by_symbol(mass * back.chosen[0], query, symbols)
     reach = weights / np.where(back.sound, back.normaliser[0], 1.0)
-    D[0] = _by_symbol(at.count * reach[:, None], query, symbols)
+    D[0] = by_symbol(at.count * reach[:, None], query, symbols)
     for hop in range(1, hops):
         mass = at.by_value(mass)
         mass /= back.normaliser[hop]
@@ -109,11 +109,8 @@ def counts(at: Places, W: Array, first: Array, back: Backward, query: Array, wei
     return C, D, at.by_value(mass) * back.message[-1]
 
 
-def _by_symbol(table: Array, symbol: Array, symbols: int) -> Array:
+def by_symbol(table: Array, symbol: Array, symbols: int) -> Array:
     """Σ_n [symbol_n = s] table[n, :], (symbols, columns)."""
     columns = table.shape[1]
     place = (columns * symbol)[:, None] + np.arange(columns)
     return np.bincount(place.ravel(), table.ravel(), symbols * columns).reshape(symbols, columns)
-
-
-by_symbol = _by_symbol

@@ -87,10 +87,10 @@ def forward(found: Chain) -> list[Array]:
     return masses
 
 
-def counts(
-    rows: Rows, scores: Array, emission_at: Array, weights: Array, reference: Array
-) -> tuple[Array, Array, Array, Array]:
-    """log p (n,), C and D e^reference (L, S, S), and the posterior of the last position (n, N), weighted.
+def count(
+    rows: Rows, scores: Array, emission_at: Array, weights: Array, reference: Array, C: Array, D: Array
+) -> tuple[Array, Array]:
+    """Adds to C and D e^reference (L, S, S); log p (n,) and the posterior of the last position (n, N), weighted.
 
     An observation that cannot be (p = 0) counts nothing.
     """
@@ -100,7 +100,6 @@ def counts(
     masses = forward(found)
     weights = np.where(np.isfinite(log_p), weights, 0.0)
     shift = np.where(np.isfinite(log_p), log_p, 0.0)[:, None]
-    C, D = np.zeros((2, *scores.shape))
     posterior = np.exp(found.first + messages[0] - shift) * weights[:, None]
     np.add.at(C[0], (rows.query[:, None], rows.context_keys), posterior)
     spread = np.where(rows.keep, weights[:, None], 0.0)
@@ -114,7 +113,7 @@ def counts(
         np.add.at(C[hop], np.broadcast_arrays(symbol, key), pairs)
         spread = np.where(rows.keep[:, None, :], pairs.sum(axis=2, keepdims=True), 0.0)
         _reach(D[hop], reference[hop], symbol, key, spread, found.normalisers[hop][:, :, None])
-    return log_p, C, D, np.exp(masses[-1] + messages[-1] - shift) * weights[:, None]
+    return log_p, np.exp(masses[-1] + messages[-1] - shift) * weights[:, None]
 
 
 def _reach(out: Array, reference: Array, symbol: Array, key: Array, mass: Array, normaliser: Array) -> None:

@@ -20,8 +20,8 @@ class Statistics(NamedTuple):
 
     `key_num` (L, S, S) [hop, key, query symbol]: C, how often a query symbol chose a key symbol; `key_mass` (L, S): its
     sums over query symbols; `emission_count` (S, T); `ll`: Σ w log p; `n`: Σ w;
-    `reach` (L, S, S): D e^reference with D[k,v] = Σ w γ_i [v_i = v] #{j : k_j = k} / Z_i, where the affinities in Z have
-    mean 1 over the keys; `reference` (L, S, S) keeps it in the range of floats.
+    `reach` (L, S, S): D e^reference with D[k,v] = Σ w γ_i [v_i = v] #{j : k_j = k} / Z_i, where the affinities in Z
+    have mean 1 over the keys; `reference` (L, S, S) keeps it in the range of floats.
     """
 
     key_num: Array
