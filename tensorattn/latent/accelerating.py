@@ -24,6 +24,8 @@ def extrapolated(models: Sequence[ChainedAttentionDistribution]) -> ChainedAtten
     with np.errstate(divide="ignore"):
         emissions = [np.log(model.emission) for model in models]
     finite = np.all([np.isfinite(table) for table in emissions], axis=0)
+    if not finite.any(axis=1).all():
+        return None
     points = [np.concatenate([w.ravel(), b[finite]]) for w, b in zip(affinities, emissions, strict=True)]
     r, second = points[1] - points[0], points[2] - points[1]
     v = second - r

@@ -144,6 +144,28 @@ def _not_empty(keep: Array) -> None:
         )
 
 
+def contexts(context_keys: Any, context_values: Any, query: Any, mask: Any) -> tuple[Rows, bool]:
+    """Rows without targets of contexts (N,) or (n, N) and queries () or (n,), broadcast; whether they are one alone.
+
+    Raises: as `padded`.
+    """
+    found = [array(a, name) for a, name in zip((context_keys, context_values, query), FIELDS[:3], strict=True)]
+    found.append(np.ones(found[0].shape, dtype=bool) if mask is None else truths(mask, "mask"))
+    facts = [f"{name}: {a.shape}" for name, a in zip((*FIELDS[:3], "mask"), found, strict=True)]
+    hint = "give contexts and masks (N,) or (n, N) and queries () or (n,)"
+    if any(a.ndim > most for a, most in zip(found, (2, 2, 1, 2), strict=True)):
+        raise ShapeError("E-RANK", "a context or query has too many axes", facts=facts, hint=hint)
+    single = all(a.ndim < most for a, most in zip(found, (2, 2, 1, 2), strict=True))
+    keys, values, asked, keep = found
+    try:
+        keys, values, keep = np.broadcast_arrays(*(np.atleast_2d(a) for a in (keys, values, keep)))
+        count = np.broadcast_shapes((len(keys),), asked.shape)
+    except ValueError:
+        raise ShapeError("E-EXTENT", "contexts and queries do not go together", facts=facts, hint=hint) from None
+    keys, values, keep = (np.broadcast_to(a, (*count, keys.shape[1])).copy() for a in (keys, values, keep))
+    return padded(keys, values, np.broadcast_to(asked, count).copy(), np.zeros(count, dtype=np.int64), keep), single
+
+
 def truths(given: Any, name: str) -> Array:
     """A mask. Raises: DTypeError for what is not boolean."""
     found = array(given, name)

@@ -11,7 +11,6 @@ from tensorattn.latent.rows import Array, Rows
 from tensorattn.latent.statistics import Statistics, zeros
 
 CHUNK_ENTRIES = 1 << 18  # of the largest array that is made
-LEAST_REFERENCE = -600.0
 SPARSE = 16  # times as many symbols as positions: products over all symbols then cost more than pairs of positions
 
 
@@ -27,18 +26,17 @@ def collect(rows: Rows, tables: Tables, weights: Array) -> Statistics:
     """The statistics of these rows with these weights, (n,)."""
     sums = zeros(len(tables.scores), *tables.emission.shape)
     into = (np.zeros_like(sums.key_num), np.zeros_like(sums.reach), sums.emission_count)
-    reference = np.maximum(tables.scores, LEAST_REFERENCE)
     few = tables.scores.shape[1] > SPARSE * rows.length
-    ll = _in_logs(rows, tables, weights, reference, into) if few else _linearly(rows, tables, weights, reference, into)
-    C, D, reference = (np.ascontiguousarray(table.swapaxes(1, 2)) for table in (*into[:2], reference))
-    return Statistics(C, C.sum(axis=2), into[2], float(ll), float(weights.sum()), D, reference)
+    ll = (_in_logs if few else _linearly)(rows, tables, weights, into)
+    C, M, reference = (np.ascontiguousarray(table.swapaxes(1, 2)) for table in (*into[:2], tables.scores))
+    return Statistics(C, C.sum(axis=2), into[2], float(ll), float(weights.sum()), M, reference)
 
 
-def _linearly(rows: Rows, tables: Tables, weights: Array, reference: Array, into: tuple[Array, ...]) -> float:
-    """Adds C, D e^reference and E of these rows, (L, S, S) [hop, query symbol, key symbol] and (S, T); Σ w log p."""
-    C, D, E = into
+def _linearly(rows: Rows, tables: Tables, weights: Array, into: tuple[Array, ...]) -> float:
+    """Adds C, W D and E of these rows, (L, S, S) [hop, query symbol, key symbol] and (S, T); Σ w log p."""
+    C, M, E = into
     symbols, targets = tables.emission.shape
-    W, factor, by_target = np.exp(tables.scores), np.exp(reference), np.ascontiguousarray(tables.emission.T)
+    W, by_target = np.exp(tables.scores), np.ascontiguousarray(tables.emission.T)
     ll = 0.0
     for part in chunks(len(rows), symbols):
         own, own_weights = rows.take(part), weights[part]
@@ -48,23 +46,23 @@ def _linearly(rows: Rows, tables: Tables, weights: Array, reference: Array, into
         scaled = own_weights if sound.all() else np.where(sound, own_weights, 0.0)
         chosen, reach, last = linear.counts(at, W, first, back, own.query, scaled)
         C += chosen
-        D += reach * factor
+        M += reach
         E += linear.by_symbol(last, own.target, targets).T
         ll += scaled @ np.log(np.where(sound, back.p, 1.0))
         if not sound.all():
-            ll += _in_logs(own.take(~sound), tables, own_weights[~sound], reference, into)
+            ll += _in_logs(own.take(~sound), tables, own_weights[~sound], into)
     return ll
 
 
-def _in_logs(rows: Rows, tables: Tables, weights: Array, reference: Array, into: tuple[Array, ...]) -> float:
+def _in_logs(rows: Rows, tables: Tables, weights: Array, into: tuple[Array, ...]) -> float:
     """The same as `_linearly`, whatever the scores."""
-    C, D, E = into
+    C, M, E = into
     rows, weights = rows.take(weights > 0), weights[weights > 0]
     ll = 0.0
     for part in chunks(len(rows), rows.length * min(rows.length, tables.scores.shape[1])):
         own, own_weights = rows.take(part), weights[part]
         emitted = tables.emission[own.context_values, own.target[:, None]]
-        log_p, last = logarithmic.count(own, tables.scores, emitted, own_weights, reference, C, D)
+        log_p, last = logarithmic.count(own, tables.scores, emitted, own_weights, C, M)
         np.add.at(E, (own.context_values, own.target[:, None]), last)
         ll += own_weights @ log_p
     return ll

@@ -138,23 +138,7 @@ class ChainedAttentionDistribution:
         Contexts (N,) or (n, N) and queries () or (n,) are broadcast against each other.
         Raises: as `log_density`; `E-EXTENT` where they do not broadcast.
         """
-        given = zip((context_keys, context_values, query), accepting.FIELDS[:3], strict=True)
-        keys, values, one = (accepting.array(a, name) for a, name in given)
-        mask = np.ones(keys.shape, dtype=bool) if mask is None else accepting.truths(mask, "mask")
-        single = keys.ndim <= 1 and values.ndim <= 1 and one.ndim == 0 and mask.ndim <= 1
-        try:
-            keys, values, mask, one = np.broadcast_arrays(
-                np.atleast_2d(keys), np.atleast_2d(values), np.atleast_2d(mask), np.atleast_1d(one)[:, None]
-            )
-        except ValueError:
-            raise ShapeError(
-                "E-EXTENT",
-                "contexts and queries have sizes that do not go together",
-                facts=[f"context_keys: {keys.shape}, context_values: {values.shape}, query: {one.shape}"],
-                hint="give contexts (N,) or (n, N) and queries () or (n,)",
-            ) from None
-        one = one[:, 0] if one.shape[1] else np.zeros(len(one), dtype=np.int64)
-        rows = accepting.padded(keys, values, one, np.zeros(len(one), dtype=np.int64), mask)
+        rows, single = accepting.contexts(context_keys, context_values, query, mask)
         scores, emission = self._parameters()
         found = forward.predicted(accepting.sizes_of(rows, self.num_symbols, None), scores, emission)
         return found[0] if single else found
@@ -235,7 +219,7 @@ class ChainedAttentionDistribution:
         except KeyError as missing:
             raise accepting.refused(f"the JSON text has no {missing}", hint="give what `to_json` wrote") from None
         if settings is not None:
-            made._made_by = ChainedAttentionEstimator(**settings)
+            made._made_by = ChainedAttentionEstimator.from_settings(settings)
         return made
 
     def _parameters(self) -> tuple[Sequence[Any], Any]:

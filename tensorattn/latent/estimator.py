@@ -119,7 +119,11 @@ class ChainedAttentionEstimator:
     @classmethod
     def from_json(cls, text: str) -> ChainedAttentionEstimator:
         """The inverse of `to_json`. Raises: ValueRefusedError `E-VALUE`."""
-        settings = read_json(text, cls.__name__).get("settings")
+        return cls.from_settings(read_json(text, cls.__name__).get("settings"))
+
+    @classmethod
+    def from_settings(cls, settings: Any) -> ChainedAttentionEstimator:
+        """The inverse of `settings`. Raises: ValueRefusedError `E-VALUE` for other names."""
         try:
             return cls(**settings)
         except TypeError:

@@ -102,7 +102,7 @@ def fit(
     rows: Any,
     estimator: ChainedAttentionEstimator,
     max_its: int = 100,
-    delta: float = 1e-6,
+    delta: float | None = 1e-6,
     rng: int | np.random.Generator | None = None,
     on_step: OnStep | None = None,
     *,
@@ -119,9 +119,9 @@ def fit(
     """Fits a chain to observations by EM.
 
     `rows`: observations or encoded ones, with `weights` (n,); `max_its`: expectation steps after the start's, or epochs
-    with `batch_size`; `delta`: stop when a step gains less in the objective; `rng`: of random starts; `start`: a model
-    to start from; `restarts`: random starts, the best is returned; `on_step(step, log_likelihood=…)` is called for the
-    start (step 0) and after each step.
+    with `batch_size`; `delta`: stop when a step gains less in the objective, None: never; `rng`: of random starts;
+    `start`: a model to start from; `restarts`: random starts, the best is returned; `on_step(step, log_likelihood=…)`
+    is called for the start (step 0) and after each step.
     `held_out`: rows that are not learnt from; the model best on them is returned, and `patience` steps without a better
     one end the fit. `accelerate`: SQUAREM, monotone too. `batch_size`: online EM on shuffled batches; `log_likelihood`
     then is that of the batches as they came. `progress`: a bar on standard error; by default where that is a terminal.
@@ -136,7 +136,8 @@ def fit(
     max_its, count = accepting.size(max_its, "max_its", 0), accepting.size(restarts, "restarts")
     batch = None if batch_size is None else accepting.size(batch_size, "batch_size")
     _check(estimator, start, count, accelerate, batch)
-    delta, patience = accepting.number(delta, "delta"), accepting.size(patience, "patience")
+    least = -np.inf if delta is None else accepting.number(delta, "delta")
+    patience = accepting.size(patience, "patience")
     own_weights, generator = accepting.weights(weights, len(given)), np.random.default_rng(rng)
     best: tuple[float, Fit] | None = None
     with _bar(progress, count * (max_its + 1)) as advance:
@@ -147,7 +148,7 @@ def fit(
                 on_step(step, log_likelihood=log_likelihood)
 
         task = _Task(
-            given, own_weights, estimator, max_its, delta, generator, report, validation, patience, accelerate, batch,
+            given, own_weights, estimator, max_its, least, generator, report, validation, patience, accelerate, batch,
             reduce,
         )  # fmt: skip
         for _ in range(count):
@@ -193,7 +194,7 @@ def _whole(task: _Task, model: ChainedAttentionDistribution) -> tuple[float, Fit
             tried = _collected(task, ahead)
             evaluations += 1
             recent = [following]
-            if tried.ll + task.estimator.log_prior(ahead) >= trace.objective[-1] + task.delta:
+            if tried.ll + task.estimator.log_prior(ahead) >= trace.objective[-1] + max(task.delta, 0.0):
                 model, found, recent = ahead, tried, [ahead]
                 continue
         elif len(recent) == 3:
@@ -220,7 +221,7 @@ def _online(task: _Task, start: ChainedAttentionDistribution) -> tuple[float, Fi
     if task.reduce is not None:  # every process makes as many steps
         batches = int(task.reduce(np.array([float(batches)]))[0] / task.reduce(np.ones(1))[0])
     stop = False
-    while not stop and trace_steps(trace) < task.max_its:
+    while not stop and len(trace.log_likelihood) <= task.max_its:
         order = task.rng.permutation(len(task.rows))
         ll = 0.0
         for part in np.array_split(order, batches):
@@ -228,11 +229,6 @@ def _online(task: _Task, start: ChainedAttentionDistribution) -> tuple[float, Fi
             ll += stream.update(task.rows.take(part), task.weights[part]) * (stream.seen - before)
         stop = trace.add(stream.model, ll)
     return trace.score(), trace.fit(1, False)
-
-
-def trace_steps(trace: _Trace) -> int:
-    """The steps made so far."""
-    return len(trace.log_likelihood) - 1
 
 
 def _mean_log_likelihood(model: ChainedAttentionDistribution, rows: Rows, reduce: Reduce | None) -> float:
@@ -249,6 +245,7 @@ def _bar(progress: bool | None, total: int) -> Iterator[Callable[[float], None]]
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=console.is_terminal) as bar:
         task = bar.add_task("log-likelihood", total=total)
         yield lambda ll: bar.update(task, advance=1, description=f"log-likelihood {ll:.4f}")

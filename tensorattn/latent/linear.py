@@ -85,12 +85,12 @@ def backward(at: Places, W: Array, first: Array, last: Array) -> Backward:
 
 
 def counts(at: Places, W: Array, first: Array, back: Backward, query: Array, weights: Array) -> tuple[Array, ...]:
-    """C and D / W (both (L, S, S) [hop, query symbol, key symbol]) and the posterior of the last value (n, S).
+    """C and W D (both (L, S, S) [hop, query symbol, key symbol]) and the posterior of the last value (n, S).
 
     What is not sound must have weight 0.
     """
     hops, symbols = len(W), W.shape[1]
-    C, D = np.empty((2, *W.shape))
+    C, M = np.empty((2, *W.shape))
     for hop in range(1, hops):  # 0 · NaN of rows that are not sound
         for part in (back.message[hop - 1], back.chosen[hop - 1], back.normaliser[hop]):
             part[~back.sound] = 1.0
@@ -98,15 +98,16 @@ def counts(at: Places, W: Array, first: Array, back: Backward, query: Array, wei
     mass = first * scaled[:, None]
     C[0] = by_symbol(mass * back.chosen[0], query, symbols)
     reach = weights / np.where(back.sound, back.normaliser[0], 1.0)
-    D[0] = by_symbol(at.count * reach[:, None], query, symbols)
+    M[0] = by_symbol(at.count * reach[:, None], query, symbols)
     for hop in range(1, hops):
         mass = at.by_value(mass)
         mass /= back.normaliser[hop]
         C[hop] = mass.T @ back.chosen[hop]
         C[hop] *= W[hop]
-        D[hop] = (mass * back.message[hop - 1]).T @ at.count
+        M[hop] = (mass * back.message[hop - 1]).T @ at.count
         mass = mass @ W[hop]
-    return C, D, at.by_value(mass) * back.message[-1]
+    M *= W
+    return C, M, at.by_value(mass) * back.message[-1]
 
 
 def by_symbol(table: Array, symbol: Array, symbols: int) -> Array:

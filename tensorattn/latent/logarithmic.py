@@ -11,20 +11,17 @@ import numpy as np
 
 from tensorattn.latent.rows import Array, Rows
 
-LARGEST_EXPONENT = 690.0  # e^690 is 1e299
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chain:
     """Log weights of n chains. `first` (n, N): log a; `later` [(n, R, N)]: log A from row r to position j;
     `symbol` (n, R): the value symbol of a row; `row` (n, N): the row of a position's value.
-    `normalisers`: log Z, (n,) and [(n, R)]."""
+    """
 
     first: Array
     later: list[Array]
     symbol: Array
     row: Array
-    normalisers: list[Array]
 
 
 def chain(rows: Rows, scores: Array) -> Chain:
@@ -35,19 +32,15 @@ def chain(rows: Rows, scores: Array) -> Chain:
         symbol, row = np.broadcast_to(np.arange(symbols), (n, symbols)), rows.context_values
     else:
         symbol, row = rows.context_values, np.broadcast_to(np.arange(length), (n, length))
-    first, top = _normalised(scores[0][rows.query[:, None], rows.context_keys], rows.keep)
-    later, normalisers = [], [top]
-    for table in scores[1:]:
-        weights, top = _normalised(table[symbol[:, :, None], rows.context_keys[:, None, :]], rows.keep[:, None, :])
-        later.append(weights)
-        normalisers.append(top)
-    return Chain(first, later, symbol, row, normalisers)
+    first = _normalised(scores[0][rows.query[:, None], rows.context_keys], rows.keep)
+    keys, keep = rows.context_keys[:, None, :], rows.keep[:, None, :]
+    later = [_normalised(table[symbol[:, :, None], keys], keep) for table in scores[1:]]
+    return Chain(first, later, symbol, row)
 
 
-def _normalised(scores: Array, keep: Array) -> tuple[Array, Array]:
+def _normalised(scores: Array, keep: Array) -> Array:
     scores = np.where(keep, scores, -np.inf)
-    total = log_sum_exp(scores)
-    return scores - total[..., None], total
+    return scores - log_sum_exp(scores)[..., None]
 
 
 def log_sum_exp(terms: Array) -> Array:
@@ -87,10 +80,8 @@ def forward(found: Chain) -> list[Array]:
     return masses
 
 
-def count(
-    rows: Rows, scores: Array, emission_at: Array, weights: Array, reference: Array, C: Array, D: Array
-) -> tuple[Array, Array]:
-    """Adds to C and D e^reference (L, S, S); log p (n,) and the posterior of the last position (n, N), weighted.
+def count(rows: Rows, scores: Array, emission_at: Array, weights: Array, C: Array, M: Array) -> tuple[Array, Array]:
+    """Adds to C and W D (L, S, S); log p (n,) and the posterior of the last position (n, N), weighted.
 
     An observation that cannot be (p = 0) counts nothing.
     """
@@ -102,22 +93,13 @@ def count(
     shift = np.where(np.isfinite(log_p), log_p, 0.0)[:, None]
     posterior = np.exp(found.first + messages[0] - shift) * weights[:, None]
     np.add.at(C[0], (rows.query[:, None], rows.context_keys), posterior)
-    spread = np.where(rows.keep, weights[:, None], 0.0)
-    _reach(D[0], reference[0], rows.query[:, None], rows.context_keys, spread, found.normalisers[0][:, None])
+    np.add.at(M[0], (rows.query[:, None], rows.context_keys), weights[:, None] * np.exp(found.first))
     for hop, step in enumerate(found.later, start=1):
         before = grouped(masses[hop - 1], found.row, step.shape[1])
         pairs = (
             np.exp(before[:, :, None] + step + messages[hop][:, None, :] - shift[:, :, None]) * weights[:, None, None]
         )
-        symbol, key = found.symbol[:, :, None], rows.context_keys[:, None, :]
-        np.add.at(C[hop], np.broadcast_arrays(symbol, key), pairs)
-        spread = np.where(rows.keep[:, None, :], pairs.sum(axis=2, keepdims=True), 0.0)
-        _reach(D[hop], reference[hop], symbol, key, spread, found.normalisers[hop][:, :, None])
+        at = tuple(np.broadcast_arrays(found.symbol[:, :, None], rows.context_keys[:, None, :]))
+        np.add.at(C[hop], at, pairs)
+        np.add.at(M[hop], at, pairs.sum(axis=2, keepdims=True) * np.exp(step))
     return log_p, np.exp(masses[-1] + messages[-1] - shift) * weights[:, None]
-
-
-def _reach(out: Array, reference: Array, symbol: Array, key: Array, mass: Array, normaliser: Array) -> None:
-    """Adds mass e^{reference − log Z}, kept below the largest float."""
-    symbol, key = np.broadcast_arrays(symbol, key)
-    factor = np.exp(np.minimum(reference[symbol, key] - normaliser, LARGEST_EXPONENT))
-    np.add.at(out, (symbol, key), mass * factor)

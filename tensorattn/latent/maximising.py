@@ -16,6 +16,7 @@ from tensorattn.latent.statistics import Statistics
 from tensorattn.latent.tables import centred
 
 SMALLEST = 1e-300  # of a count, so that logs stay finite
+LEAST_AFFINITY = -600.0  # below it a count may be lost to underflow, above it a count of 0 is one
 LEAST_MASS = 1e-9
 
 
@@ -44,20 +45,23 @@ class Prior:
 def exact(found: Statistics, prior: Prior) -> Array:
     """log W (L, S, S) [hop, query symbol, key symbol], rows of mean 1.
 
-    A key symbol that a query symbol never could choose has the affinity 1, the prior's mean.
+    A key symbol that a query symbol never could choose has the affinity 1, the prior's mean. Each entry is a step of
+    its own, so one that is kept short of its optimum, because its count is below what floats hold, is no loss.
     """
     C, reach, reference = (table.swapaxes(1, 2) for table in (found.key_num, found.reach, found.reference))
+    lost = (reference < LEAST_AFFINITY) & (reach < SMALLEST)
+    reach = np.where(lost, SMALLEST, reach)
     seen = reach > 0
-    with np.errstate(divide="ignore"):
-        log_d = np.log(reach) - reference
+    log_d = np.log(np.where(seen, reach, 1.0)) - reference
     if prior.choices:
         a = prior.choices / C.shape[-1]
-        return centred(np.log(C + a) - np.logaddexp(log_d, np.log(a)))
-    log_w = np.where(seen, np.log(np.maximum(C, SMALLEST)) - np.where(seen, log_d, 0.0), -np.inf)
-    top = np.where(seen.any(axis=2, keepdims=True), log_w.max(axis=2, keepdims=True), 0.0)
-    mean = np.exp(log_w - top).sum(axis=2, keepdims=True) / np.maximum(seen.sum(axis=2, keepdims=True), 1)
-    with np.errstate(divide="ignore"):
-        return np.where(seen, log_w - top - np.log(mean), 0.0)
+        return centred(np.log(C + a) - np.logaddexp(np.where(seen, log_d, -np.inf), np.log(a)))
+    log_w = np.log(np.maximum(C, np.minimum(reach, SMALLEST)), where=seen, out=np.zeros_like(C)) - log_d
+    top = log_w.max(axis=2, keepdims=True, where=seen, initial=-np.inf)
+    top = np.where(np.isfinite(top), top, 0.0)
+    total = np.exp(np.where(seen, log_w - top, -np.inf)).sum(axis=2, keepdims=True)
+    mean = np.where(total > 0, total / np.maximum(seen.sum(axis=2, keepdims=True), 1), 1.0)
+    return np.where(seen, log_w - top - np.log(mean), 0.0)
 
 
 def moment(found: Statistics, prior: Prior) -> Array:

@@ -20,8 +20,9 @@ class Statistics(NamedTuple):
 
     `key_num` (L, S, S) [hop, key, query symbol]: C, how often a query symbol chose a key symbol; `key_mass` (L, S): its
     sums over query symbols; `emission_count` (S, T); `ll`: Σ w log p; `n`: Σ w;
-    `reach` (L, S, S): D e^reference with D[k,v] = Σ w γ_i [v_i = v] #{j : k_j = k} / Z_i, where the affinities in Z
-    have mean 1 over the keys; `reference` (L, S, S) keeps it in the range of floats.
+    `reach` (L, S, S): W D, how often a query symbol would choose a key symbol before the target is known, with
+    D[k,v] = Σ w γ_i [v_i = v] #{j : k_j = k} / Z_i; `reference` (L, S, S): log W, the affinities that it was counted
+    under, of mean 1 over the keys.
     """
 
     key_num: Array
@@ -47,7 +48,8 @@ class Statistics(NamedTuple):
 
     def times(self, factor: float) -> Statistics:
         """The statistics with every weight times a factor."""
-        return Statistics(*(part * factor for part in self[:6]), self.reference)
+        scaled = [part * factor if factor else np.zeros_like(part) for part in self[:6]]  # 0 · −∞ is no number
+        return Statistics(*scaled[:3], float(scaled[3]), float(scaled[4]), scaled[5], self.reference)
 
     def referred(self, reference: Array) -> Array:
         """`reach` relative to another reference."""
