@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tensorattn.compiling import compile as compile
     from tensorattn.differentiating import grad as grad
     from tensorattn.dropping import dropout as dropout
+    from tensorattn.inferring import posterior as posterior
     from tensorattn.library import formulas as formulas
     from tensorattn.merging import merge as merge
     from tensorattn.program import Program as Program
@@ -46,6 +47,7 @@ _LAZY = {
     "equivalent": "comparing",
     "formulas": "library",
     "grad": "differentiating",
+    "posterior": "inferring",
 }
 
 __all__ = [
@@ -70,6 +72,7 @@ __all__ = [
     "grad",
     "merge",
     "parse",
+    "posterior",
 ]
 
 

@@ -22,6 +22,7 @@ class Example:
     arrays: Mapping[str, Any] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     wrt: str | None = None  # the input that it is differentiated by
+    index: str | None = None  # the barred index of which the posterior is taken
 
     def run(self) -> object:
         """What the call returns. Raises: the error that it is an example of."""
@@ -29,6 +30,8 @@ class Example:
 
         if self.wrt is not None:
             return tensorattn.grad(self.formula, self.wrt)
+        if self.index is not None:
+            return tensorattn.posterior(self.formula, self.index)
         if self.arrays is not None:
             return tensorattn.compile(self.formula, **self.options)(self.arrays)
         if self.shapes or self.options:
@@ -45,6 +48,8 @@ class Example:
         formula = repr(self.formula) if "\n" not in self.formula else f'"""\n{self.formula}\n"""'
         if self.wrt is not None:
             return f"tensorattn.grad({formula}, {self.wrt!r})"
+        if self.index is not None:
+            return f"tensorattn.posterior({formula}, {self.index!r})"
         if self.arrays is not None:
             given = ", ".join(f"{name}={value!r}" for name, value in self.arrays.items())
             return f"tensorattn.compile({formula}{options})({given})"
@@ -269,6 +274,11 @@ _CODES: dict[str, Condition] = {
         "a gradient that the notation cannot write: a sum over `...`, or the derivative by the exponent of `entmax`",
         Example("y^<... i> = x^<... j> A_<i j>", wrt="A"),
         Example("y^<b i> = x^<b j> A_<i j>", wrt="A"),
+    ),
+    "E-INDEX": Condition(
+        "several bars run over the index of which a posterior is asked",
+        Example("a_i = A_<i bar(j)> v_j; y_i = a_i B_<i bar(j)> u_j", index="j"),
+        Example("a_i = A_<i bar(j)> v_j; y_i = a_i B_<i bar(j)> u_j", index="a.j"),
     ),
     "E-BUDGET": _call(
         "no plan fits in the memory given",

@@ -91,7 +91,7 @@ def test_errors_have_a_class_for_each_stage() -> None:
         "E-BATCH",
         "E-RANGE",
     }
-    assert {c for c, k in kinds.items() if k is ta.BindingError} == {"E-UNDEF", "E-INPUT", "E-GRAD"}
+    assert {c for c, k in kinds.items() if k is ta.BindingError} == {"E-UNDEF", "E-INPUT", "E-GRAD", "E-INDEX"}
     assert kinds["E-DTYPE"] is ta.DTypeError
     assert kinds["E-PLAN"] is ta.PlanError
     assert kinds["E-BUDGET"] is ta.BudgetError
@@ -111,6 +111,7 @@ def test_errors_have_a_class_for_each_stage() -> None:
         "E-UNDEF",
         "E-INPUT",
         "E-GRAD",
+        "E-INDEX",
         "E-DTYPE",
         "E-PLAN",
         "E-BUDGET",

@@ -1,4 +1,4 @@
-"""The command line: check, explain, cost, grad, run, emit, show.
+"""The command line: check, explain, cost, grad, posterior, run, emit, show.
 
 Exit status: 0 fine, 1 the formula or its inputs have errors, 2 usage. Data goes to standard output, diagnostics to
 standard error. Everything heavy is imported inside the command that needs it.
@@ -128,6 +128,23 @@ def grad(formula: str, wrt: tuple[str, ...], output: tuple[str, ...], form: str)
         found = tensorattn.grad(program, wrt, output or None)
         report_lints(form, program)
         names = {"inputs": list(found.inputs), "outputs": list(found.defined[-len(wrt) :])}
+        report_data(form, str(found), {"program": str(found), **names})
+
+
+@main.command()
+@arguments.formula_argument
+@click.option("--index", required=True, metavar="INDEX", help='A barred index: nu, a group "nu rho", or y.nu in y.')
+@click.option("--output", metavar="NAME", help="The statement that is given; default: the last.")
+@arguments.format_option
+def posterior(formula: str, index: str, output: str | None, form: str) -> None:
+    """Print the posterior of a barred index given an output, as a formula."""
+    import tensorattn
+
+    with _diagnosed(form):
+        program = arguments.read_program(formula)
+        found = tensorattn.posterior(program, index, output)
+        report_lints(form, program)
+        names = {"inputs": list(found.inputs), "output": found.defined[-1]}
         report_data(form, str(found), {"program": str(found), **names})
 
 
