@@ -47,5 +47,5 @@ def _model(
     emission = np.exp(table - table.max(axis=1, keepdims=True))
     emission /= emission.sum(axis=1, keepdims=True)
     made = ChainedAttentionDistribution.from_affinities(affinity, emission, like.sigma2, like.name)
-    made._made_by = like._made_by
+    made.made_by = like.made_by
     return made

@@ -83,7 +83,7 @@ class ChainedAttentionAccumulator:
 
     def value(self) -> Statistics:
         """The sums: (key_num, key_mass, emission_count, ll, n, reach, reference)."""
-        return Statistics(*(np.copy(part) if isinstance(part, np.ndarray) else part for part in self._sums))
+        return self._sums.copied()
 
     def from_value(self, x: Any) -> ChainedAttentionAccumulator:
         """Takes the value of another accumulator. Raises: ShapeError, DTypeError, ValueRefusedError."""
@@ -133,11 +133,9 @@ def _random(rows: Rows, weights: Array, rng: Random, like: Statistics) -> Statis
     """Flat Dirichlet responsibilities of the positions of each hop, and of pairs of positions between hops."""
     key_num, reach, E = (np.zeros_like(part) for part in (like.key_num, like.reach, like.emission_count))
     hops = len(key_num)
-    for hop in range(hops):
-        positions = _flat_dirichlet(rows.keep, rng) * weights[:, None]
-        if hop == 0:
-            np.add.at(key_num[0], (rows.context_keys, rows.query[:, None]), positions)
-    np.add.at(E, (rows.context_values, rows.target[:, None]), positions)
+    positions = [_flat_dirichlet(rows.keep, rng) * weights[:, None] for _ in range(hops)]
+    np.add.at(key_num[0], (rows.context_keys, rows.query[:, None]), positions[0])
+    np.add.at(E, (rows.context_values, rows.target[:, None]), positions[-1])
     for hop in range(1, hops):
         for part in chunks(len(rows), rows.length**2):
             own, scaled = rows.take(part), weights[part]

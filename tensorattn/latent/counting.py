@@ -34,7 +34,7 @@ def collect(rows: Rows, tables: Tables, weights: Array) -> Statistics:
 
 def _linearly(rows: Rows, tables: Tables, weights: Array, into: tuple[Array, ...]) -> float:
     """Adds C, W D and E of these rows, (L, S, S) [hop, query symbol, key symbol] and (S, T); Σ w log p."""
-    C, M, E = into
+    choices, prior, emitted = into
     symbols, targets = tables.emission.shape
     W, by_target = np.exp(tables.scores), np.ascontiguousarray(tables.emission.T)
     ll = 0.0
@@ -45,10 +45,10 @@ def _linearly(rows: Rows, tables: Tables, weights: Array, into: tuple[Array, ...
         sound = back.sound
         scaled = own_weights if sound.all() else np.where(sound, own_weights, 0.0)
         chosen, reach, last = linear.counts(at, W, first, back, own.query, scaled)
-        C += chosen
-        M += reach
-        E += linear.by_symbol(last, own.target, targets).T
-        ll += scaled @ np.log(np.where(sound, back.p, 1.0))
+        choices += chosen
+        prior += reach
+        emitted += linear.by_symbol(last, own.target, targets).T
+        ll += float(scaled @ np.log(np.where(sound, back.p, 1.0)))
         if not sound.all():
             ll += _in_logs(own.take(~sound), tables, own_weights[~sound], into)
     return ll
@@ -56,15 +56,15 @@ def _linearly(rows: Rows, tables: Tables, weights: Array, into: tuple[Array, ...
 
 def _in_logs(rows: Rows, tables: Tables, weights: Array, into: tuple[Array, ...]) -> float:
     """The same as `_linearly`, whatever the scores."""
-    C, M, E = into
+    choices, prior, emitted = into
     rows, weights = rows.take(weights > 0), weights[weights > 0]
     ll = 0.0
     for part in chunks(len(rows), rows.length * min(rows.length, tables.scores.shape[1])):
         own, own_weights = rows.take(part), weights[part]
-        emitted = tables.emission[own.context_values, own.target[:, None]]
-        log_p, last = logarithmic.count(own, tables.scores, emitted, own_weights, C, M)
-        np.add.at(E, (own.context_values, own.target[:, None]), last)
-        ll += own_weights @ log_p
+        given = tables.emission[own.context_values, own.target[:, None]]
+        log_p, last = logarithmic.count(own, tables.scores, given, own_weights, choices, prior)
+        np.add.at(emitted, (own.context_values, own.target[:, None]), last)
+        ll += float(own_weights @ log_p)
     return ll
 
 

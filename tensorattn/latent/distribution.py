@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,7 +32,7 @@ class ChainedAttentionDistribution:
 
     `keys`: K (L, S, S) [hop, key symbol, query symbol]; `emission`: B (S, T), rows of probabilities by value symbol;
     `sigma2`: σ², the temperature. float32 is taken; NumPy parameters are computed in float64. With torch parameters
-    `seq_log_density` and `predict_proba` return tensors of their dtype, differentiable.
+    `seq_log_density`, `predict_proba` and `seq_posterior` return tensors of their dtype, differentiable.
 
     >>> copy = ChainedAttentionDistribution(np.eye(3)[None], np.eye(3) * 0.8 + 1 / 15)
     >>> copy.log_density(([0, 1, 2], [2, 2, 0], 1, 2)).round(2)
@@ -58,7 +58,7 @@ class ChainedAttentionDistribution:
         self.emission = accepting.emission(emission, symbols)
         self.log_affinity = centred(scores_of(found, self.sigma2))
         self._tensors = (keys, emission) if _is_tensor(keys) or _is_tensor(emission) else None
-        self._made_by: ChainedAttentionEstimator | None = None
+        self.made_by: ChainedAttentionEstimator | None = None
 
     @classmethod
     def from_affinities(
@@ -74,7 +74,7 @@ class ChainedAttentionDistribution:
         made = cls.__new__(cls)
         made.sigma2 = accepting.number(sigma2, "sigma2", above=0)
         made.name = name
-        made._keys, made._tensors, made._made_by = None, None, None
+        made._keys, made._tensors, made.made_by = None, None, None
         made.emission = accepting.emission(emission, scores.shape[1])
         made.log_affinity = centred(scores)
         return made
@@ -159,7 +159,7 @@ class ChainedAttentionDistribution:
 
     def seq_posterior(self, x: Any) -> paths.Posterior:
         """The posterior of encoded observations, `positions` (L, n, N), `pairs` (L − 1, n, N, N)."""
-        return paths.posterior(self._rows(x), self.log_affinity, self.emission)
+        return paths.posterior(self._rows(x), *self._parameters())
 
     def decode(self, x: Any) -> paths.Path:
         """The most probable positions (L,) of one observation's hops given its target (Viterbi)."""
@@ -180,8 +180,8 @@ class ChainedAttentionDistribution:
         """An estimator of the same sizes, with the settings of the one that made this, if one did."""
         from tensorattn.latent.estimator import ChainedAttentionEstimator
 
-        if self._made_by is not None:
-            return self._made_by if pseudo_count is None else self._made_by.replaced(pseudo_count=pseudo_count)
+        if self.made_by is not None:
+            return self.made_by if pseudo_count is None else self.made_by.replaced(pseudo_count=pseudo_count)
         return ChainedAttentionEstimator(
             self.n_hops, self.num_symbols, self.num_targets, sigma2=self.sigma2, pseudo_count=pseudo_count,
             name=self.name,
@@ -201,7 +201,7 @@ class ChainedAttentionDistribution:
             "emission": self.emission.tolist(),
             "sigma2": self.sigma2,
             "name": self.name,
-            "estimator": None if self._made_by is None else self._made_by.settings(),
+            "estimator": None if self.made_by is None else self.made_by.settings(),
         }
         return json.dumps(whole)
 
@@ -219,10 +219,10 @@ class ChainedAttentionDistribution:
         except KeyError as missing:
             raise accepting.refused(f"the JSON text has no {missing}", hint="give what `to_json` wrote") from None
         if settings is not None:
-            made._made_by = ChainedAttentionEstimator.from_settings(settings)
+            made.made_by = ChainedAttentionEstimator.from_settings(settings)
         return made
 
-    def _parameters(self) -> tuple[Sequence[Any], Any]:
+    def _parameters(self) -> tuple[Any, Any]:
         if self._tensors is None:
             return self.log_affinity, self.emission
         import torch

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 
 from tensorattn.latent.distribution import ChainedAttentionDistribution
 from tensorattn.latent.rows import Array
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +57,7 @@ def key_panels(model: ChainedAttentionDistribution, symbols: Sequence[str] | Non
     )
 
 
-def draw_attention(model: ChainedAttentionDistribution, x: Any, symbols: Sequence[str] | None = None) -> Figure:
+def draw_attention(model: ChainedAttentionDistribution, x: Any, symbols: Sequence[str] | None = None) -> Any:
     """The weights of every hop at one observation as a matplotlib figure; `symbols`: their names.
 
     Raises: ImportError without matplotlib; what `model.decode` raises.
@@ -67,7 +65,7 @@ def draw_attention(model: ChainedAttentionDistribution, x: Any, symbols: Sequenc
     return _draw(attention_panels(model, x, symbols))
 
 
-def draw_keys(model: ChainedAttentionDistribution, symbols: Sequence[str] | None = None) -> Figure:
+def draw_keys(model: ChainedAttentionDistribution, symbols: Sequence[str] | None = None) -> Any:
     """The learned choices of every hop as a matplotlib figure. Raises: ImportError without matplotlib."""
     return _draw(key_panels(model, symbols))
 
@@ -76,14 +74,14 @@ def _names(model: ChainedAttentionDistribution, symbols: Sequence[str] | None) -
     return [str(s) for s in (range(model.num_symbols) if symbols is None else symbols)]
 
 
-def _draw(panels: Sequence[Panel]) -> Figure:
+def _draw(panels: Sequence[Panel]) -> Any:
     try:
-        from matplotlib.figure import Figure
+        figures = import_module("matplotlib.figure")
     except ImportError as error:
         raise ImportError("pictures need matplotlib: pip install 'tensorattn[plot]'") from error
     sizes = [0.4 * max(len(panel.rows), 2) + 1.2 for panel in panels]
     width = 0.45 * max(len(panel.columns) for panel in panels) + 2.5
-    figure = Figure(figsize=(width, sum(sizes)), layout="constrained")
+    figure = figures.Figure(figsize=(width, sum(sizes)), layout="constrained")
     axes = figure.subplots(len(panels), 1, squeeze=False, gridspec_kw={"height_ratios": sizes})[:, 0]
     image = None
     for axis, panel in zip(axes, panels, strict=True):

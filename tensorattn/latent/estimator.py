@@ -95,7 +95,7 @@ class ChainedAttentionEstimator:
         else:
             affinity = maximising.exact(found, self.prior)
             made = ChainedAttentionDistribution.from_affinities(affinity, emission, self.sigma2, self.name)
-        made._made_by = self
+        made.made_by = self
         return made
 
     def log_prior(self, model: ChainedAttentionDistribution) -> float:
@@ -109,7 +109,7 @@ class ChainedAttentionEstimator:
         emission = np.exp(SPREAD * rng.standard_normal((self.num_symbols, self.num_targets)))
         emission /= emission.sum(axis=1, keepdims=True)
         made = ChainedAttentionDistribution.from_affinities(affinity, emission, self.sigma2, self.name)
-        made._made_by = self
+        made.made_by = self
         return made
 
     def to_json(self) -> str:

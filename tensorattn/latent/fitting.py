@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,8 +89,14 @@ class _Trace:
     def fit(self, evaluations: int, converged: bool) -> Fit:
         """The result."""
         assert self.best is not None
-        lists = (tuple(found) for found in (self.log_likelihood, self.objective, self.held_out))
-        return Fit(self.best[2], *lists, evaluations, converged)
+        return Fit(
+            self.best[2],
+            tuple(self.log_likelihood),
+            tuple(self.objective),
+            tuple(self.held_out),
+            evaluations,
+            converged,
+        )
 
     def score(self) -> float:
         """By which restarts are compared."""
@@ -237,7 +243,7 @@ def _mean_log_likelihood(model: ChainedAttentionDistribution, rows: Rows, reduce
 
 
 @contextlib.contextmanager
-def _bar(progress: bool | None, total: int) -> Iterator[Callable[[float], None]]:
+def _bar(progress: bool | None, total: int) -> Generator[Callable[[float], None]]:
     if not (sys.stderr.isatty() if progress is None else progress):
         yield lambda log_likelihood: None
         return
@@ -248,4 +254,8 @@ def _bar(progress: bool | None, total: int) -> Iterator[Callable[[float], None]]
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=console.is_terminal) as bar:
         task = bar.add_task("log-likelihood", total=total)
-        yield lambda ll: bar.update(task, advance=1, description=f"log-likelihood {ll:.4f}")
+
+        def advance(log_likelihood: float) -> None:
+            bar.update(task, advance=1, description=f"log-likelihood {log_likelihood:.4f}")
+
+        yield advance

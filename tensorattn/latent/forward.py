@@ -1,4 +1,4 @@
-"""The forward pass: the library's chain of L hops, compiled. Torch in, torch out, with gradients."""
+"""The library's chain of L hops, compiled: forward pass and posteriors. Torch in, torch out, with gradients."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from tensorattn.compiling import Compiled, compile
+from tensorattn.inferring import posterior as posterior_program
 from tensorattn.latent.rows import Rows
 from tensorattn.library import formulas
 from tensorattn.library.chaining import chain
@@ -14,6 +15,11 @@ from tensorattn.library.chaining import chain
 @lru_cache(maxsize=64)
 def _compiled(hops: int, observed: bool, masked: bool) -> Compiled:
     return compile(chain(hops, observed=observed, masked=masked))
+
+
+@lru_cache(maxsize=64)
+def _posterior(hops: int, hop: int, masked: bool) -> Compiled:
+    return compile(posterior_program(chain(hops, masked=masked), f"i{hop}"))
 
 
 @lru_cache(maxsize=1)
@@ -34,6 +40,12 @@ def log_density(rows: Rows, scores: Any, emission: Any) -> Any:
 def predicted(rows: Rows, scores: Any, emission: Any) -> Any:
     """The probabilities of all targets, (n, T)."""
     return _compiled(len(scores), False, _masked(rows))(_inputs(rows, scores, emission))
+
+
+def posteriors(rows: Rows, scores: Any, emission: Any) -> list[Any]:
+    """Given the targets: of hop 1 P(z_1 = i), (n, N); of hop l ≥ 2 P(z_{l−1} = i, z_l = j), (n, N, N)."""
+    given = _inputs(rows, scores, emission, target=rows.target)
+    return [_posterior(len(scores), hop, _masked(rows))(given) for hop in range(1, len(scores) + 1)]
 
 
 def _masked(rows: Rows) -> bool:

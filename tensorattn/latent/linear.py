@@ -90,7 +90,7 @@ def counts(at: Places, W: Array, first: Array, back: Backward, query: Array, wei
     What is not sound must have weight 0.
     """
     hops, symbols = len(W), W.shape[1]
-    C, M = np.empty((2, *W.shape))
+    C, M = np.empty_like(W), np.empty_like(W)
     for hop in range(1, hops):  # 0 · NaN of rows that are not sound
         for part in (back.message[hop - 1], back.chosen[hop - 1], back.normaliser[hop]):
             part[~back.sound] = 1.0
@@ -106,8 +106,7 @@ def counts(at: Places, W: Array, first: Array, back: Backward, query: Array, wei
         C[hop] *= W[hop]
         M[hop] = (mass * back.message[hop - 1]).T @ at.count
         mass = mass @ W[hop]
-    M *= W
-    return C, M, at.by_value(mass) * back.message[-1]
+    return C, M * W, at.by_value(mass) * back.message[-1]
 
 
 def by_symbol(table: Array, symbol: Array, symbols: int) -> Array:

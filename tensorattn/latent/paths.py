@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tensorattn.latent import logarithmic
+from tensorattn.latent import forward, logarithmic
 from tensorattn.latent.rows import Array, Rows
 
 
@@ -40,17 +40,22 @@ def attention(rows: Rows, scores: Array) -> Attention:
     return Attention(np.exp(found.first), np.exp(_expanded(found)))
 
 
-def posterior(rows: Rows, scores: Array, emission: Array) -> Posterior:
-    """The posterior of every hop by forward–backward in logs."""
-    found = logarithmic.chain(rows, scores)
-    messages, log_p = logarithmic.backward(found, _emitted(rows, emission))
-    masses = np.stack(logarithmic.forward(found))
-    at = np.where(np.isfinite(log_p), log_p, np.nan)
-    positions = np.exp(masses + np.stack(messages) - at[:, None])
-    pairs = masses[:-1, :, :, None] + _expanded(found)
-    if len(pairs):
-        pairs = np.exp(pairs + np.stack(messages[1:])[:, :, None, :] - at[:, None, None])
-    return Posterior(positions, pairs, log_p)
+def posterior(rows: Rows, scores: Any, emission: Any) -> Posterior:
+    """The posterior of every hop, from the posteriors of the compiled chain."""
+    log_p = forward.log_density(rows, scores, emission)
+    found = forward.posteriors(rows, scores, emission)
+    if isinstance(log_p, np.ndarray):
+        xp: Any = np
+    else:
+        import torch as xp
+    cannot = log_p == -np.inf
+    if cannot.any():
+        found = [xp.where(cannot.reshape((-1,) + (1,) * (part.ndim - 1)), np.nan, part) for part in found]
+    positions = [found[0], *(part.sum(1) for part in found[1:])]
+    size = (0, *found[0].shape, found[0].shape[1])
+    return Posterior(
+        xp.stack(positions), xp.stack(found[1:]) if found[1:] else log_p.reshape(-1)[:0].reshape(size), log_p
+    )
 
 
 def decode(rows: Rows, scores: Array, emission: Array) -> Path:

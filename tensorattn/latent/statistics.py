@@ -48,8 +48,14 @@ class Statistics(NamedTuple):
 
     def times(self, factor: float) -> Statistics:
         """The statistics with every weight times a factor."""
-        scaled = [part * factor if factor else np.zeros_like(part) for part in self[:6]]  # 0 · −∞ is no number
-        return Statistics(*scaled[:3], float(scaled[3]), float(scaled[4]), scaled[5], self.reference)
+        tables = (self.key_num * factor, self.key_mass * factor, self.emission_count * factor)
+        ll = self.ll * factor if factor else 0.0  # 0 · −∞ is no number
+        return Statistics(*tables, ll, self.n * factor, self.reach * factor, self.reference)
+
+    def copied(self) -> Statistics:
+        """The same in memory of their own."""
+        tables = (self.key_num.copy(), self.key_mass.copy(), self.emission_count.copy())
+        return Statistics(*tables, self.ll, self.n, self.reach.copy(), self.reference.copy())
 
     def referred(self, reference: Array) -> Array:
         """`reach` relative to another reference."""
@@ -104,7 +110,8 @@ def unflat(vector: Array, like: Statistics) -> Statistics:
     """The inverse of `flat`."""
     ends = np.cumsum([np.size(part) for part in like[:6]])
     parts = [p.reshape(np.shape(q)) for p, q in zip(np.split(vector, ends[:-1]), like[:6], strict=True)]
-    return Statistics(*parts[:3], float(parts[3]), float(parts[4]), parts[5], like.reference)
+    key_num, key_mass, emission_count, ll, n, reach = parts
+    return Statistics(key_num, key_mass, emission_count, float(ll), float(n), reach, like.reference)
 
 
 def total(found: Iterable[Statistics]) -> Statistics:
