@@ -10,7 +10,7 @@ INPUTS := pyproject.toml constraints.txt
 PYTEST_ARGS ?=
 BENCHMARKS ?=
 
-.PHONY: demo test demo-minilm test-minilm times benchmarks lint clean
+.PHONY: demo test demo-minilm test-minilm times benchmarks benchmark-mixle lint clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/core.stamp
@@ -31,6 +31,10 @@ times: $(VENV)/core.stamp
 # BENCHMARKS="W4 --no-backward --json out.json"
 benchmarks: $(VENV)/bench.stamp
 	$(BIN)/python -m benchmarks $(BENCHMARKS)
+
+# BENCHMARKS="--repeat 3 --json out.json"
+benchmark-mixle: $(VENV)/mixle.stamp
+	$(ONE_THREAD) $(BIN)/python -m benchmarks.chained $(BENCHMARKS)
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .
@@ -55,6 +59,11 @@ $(VENV)/test.stamp: $(VENV)/core.stamp
 
 $(VENV)/bench.stamp: $(VENV)/test.stamp
 	$(PIP) install -c constraints.txt --group bench
+	@touch $@
+
+# A peer of one benchmark, with what it asks for.
+$(VENV)/mixle.stamp: $(VENV)/core.stamp
+	$(PIP) install -c constraints.txt mixle==0.8.2
 	@touch $@
 
 $(VENV)/dev.stamp: $(VENV)/test.stamp

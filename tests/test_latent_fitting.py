@@ -11,33 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensorattn as ta
-from tensorattn.latent.accepting import padded
 from tests.latent_processes import shards
+from tests.latent_study import recall, study
 
 latent = ta.latent
-
-
-def study(hops, seed=0, count=2000, symbols=8, length=10):
-    """Rows of a chain whose keys are permutations, and the permutations [hop, key]."""
-    rng = np.random.default_rng(seed)
-    permutations = np.array([rng.permutation(symbols) for _ in range(hops)])
-    emission = np.full((symbols, symbols), 0.1 / (symbols - 1))
-    np.fill_diagonal(emission, 0.9)
-    model = latent.ChainedAttentionDistribution(np.eye(symbols)[permutations], emission, 0.1)
-    return model.dist_to_encoder().seq_encode(model.sampler(rng).sample(count, length=length)), permutations
-
-
-def recall(hops, count, rng, symbols=8):
-    """Every symbol is a key once, values are random; the target is where L pointers lead."""
-    keys = np.argsort(rng.random((count, symbols)), axis=1)
-    values = rng.integers(0, symbols, keys.shape)
-    table = np.empty_like(values)
-    np.put_along_axis(table, keys, values, axis=1)
-    query = rng.integers(0, symbols, count)
-    target = query
-    for _ in range(hops):
-        target = table[np.arange(count), target]
-    return padded(keys, values, query, target)
 
 
 def falls(objective):
@@ -84,7 +61,7 @@ def test_the_exact_objective_never_falls_on_the_study(hops):
 
 @pytest.mark.parametrize("hops", [1, 2, 3])
 def test_keys_are_found_from_random_starts(hops):
-    """The quick form of `python -m tests.latent_study`, which takes five starts of 600 steps each."""
+    """The quick form of `python -m tests.latent_study`, which takes five starts of plain EM."""
     rows, permutations = study(hops)
     estimator = latent.ChainedAttentionEstimator(hops, 8, 8)
     found = latent.fit(rows, estimator, 200, 1e-2, rng=1, accelerate=True)
