@@ -13,11 +13,12 @@ from tensorattn.ordering import EXP_WEIGHT, MEMORY_WEIGHT, Network, Path, readin
 from tensorattn.plan import SLACK, Contraction, Divisor, Order, Plan, Rival, Step
 from tensorattn.predicates import bringing, brings
 from tensorattn.program import Program
-from tensorattn.rewriting import rewrite
+from tensorattn.rewriting import SCATTER, rewrite
 from tensorattn.rewriting.axes import split_axes
 from tensorattn.rewriting.fusing import fuse
+from tensorattn.rewriting.scatters import scatters
 from tensorattn.rewriting.scores import is_ones
-from tensorattn.rewriting.segments import looks_up, segmented, segments, table_sizes
+from tensorattn.rewriting.segments import by_symbol, looks_up, segments, table_sizes
 from tensorattn.rewriting.symmetry import symmetric_halves
 from tensorattn.sharing import sharing
 from tensorattn.sizes import Size
@@ -63,8 +64,12 @@ def _weighing(plan: Plan) -> Size:
     total = Size()
     for node in (n for statement in plan.program.statements for n in walk(statement.body)):
         inside = node.free if isinstance(node, Normalise) else frozenset()
+        if isinstance(node, Reduce) and node.kind != "sum":
+            inside = node.free | set(node.indices)
         if (found := segments(node)) is not None:
             inside = found.free
+        elif (placed := scatters(node)) is not None:
+            inside = placed.free | node.body.free | set(node.indices)  # type: ignore[union-attr]
         if inside:
             total = total + Size.product(i.name for i in inside) * (EXP_WEIGHT + MEMORY_WEIGHT)
     return total
@@ -79,14 +84,17 @@ def _plan(
     *,
     by_segment: bool = False,
 ) -> Plan:
+    if by_segment:
+        placed |= lookups(needed)
     rewritten = rewrite(fuse(split_axes(needed, outputs), outputs, placed))
     nominal = nominal_sizes(rewritten.program) | dict(sizes or {})
     if ordered:
         rewritten = symmetric_halves(rewritten, nominal)
     if by_segment:
         tables = table_sizes(rewritten.program, sizes or {})
-        rewritten, nominal = segmented(rewritten, {**tables, **(sizes or {})}), {**tables, **nominal}
+        rewritten, nominal = by_symbol(rewritten, {**tables, **(sizes or {})}, outputs), {**tables, **nominal}
     program = rewritten.program
+    nominal = {**table_sizes(program, nominal), **nominal}
     orders: dict[Expr, Order] = {}
     found: list[tuple[str, Order]] = []
     masked = bringing(program)
@@ -96,8 +104,15 @@ def _plan(
             if contraction is not None and node not in orders:
                 orders[node] = order(contraction, nominal)
                 found.append((statement.name, orders[node]))
-    applied = tuple((name, rule.name, rule.reason) for name, rule in rewritten.applied)
+    scattered = [(s.name, SCATTER) for s in program.statements if any(map(scatters, walk(s.body)))]
+    known = dict.fromkeys((name, rule.name, rule.reason) for name, rule in (*rewritten.applied, *scattered))
+    applied = tuple(known)
     return Plan(program, needed.inputs, outputs, tuple(found), tuple(sorted(nominal.items())), applied=applied)
+
+
+def lookups(program: Program) -> frozenset[str]:
+    """The definitions that only read a table at positions that data give."""
+    return frozenset(s.name for s in program.statements if isinstance(s.body, Tensor) and looks_up(Program((s,))))
 
 
 def _contracted(program: Program, outputs: tuple[str, ...]) -> list[str]:
@@ -136,7 +151,8 @@ def nominal_sizes(program: Program) -> dict[str, int]:
 
 
 def contraction_of(node: Expr, masked: frozenset[str], sizes: Mapping[str, int] | None = None) -> Contraction | None:
-    """The contraction a product, or a sum under a predicate, stands for; None for other nodes, and sums by segment.
+    """The contraction a product, or a sum under a predicate, stands for; None for other nodes, and sums by
+    segment or place.
 
     `masked`: the definitions that bring a predicate.
     """
@@ -144,7 +160,9 @@ def contraction_of(node: Expr, masked: frozenset[str], sizes: Mapping[str, int] 
     match node:
         case Product(factors=factors, summed=summed):
             return _sorted(node, factors, summed, None, masked, sizes)
-        case Reduce(kind="sum" | "mean", indices=indices, body=body, where=where) if segments(node) is None:
+        case Reduce() if segments(node) is not None or scatters(node) is not None:
+            return None
+        case Reduce(kind="sum" | "mean", indices=indices, body=body, where=where):
             factors, summed = (body.factors, body.summed) if isinstance(body, Product) else ((body,), ())
             clash = where is not None and set(summed) & where.free
             if clash or set(summed) & set(indices):

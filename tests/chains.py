@@ -26,8 +26,8 @@ def drawn(rng: np.random.Generator, hops: int, n=3, N=5, S=4, T=3, scale=1.0, ma
 
 
 def lse(x: np.ndarray) -> float:
-    top = max(x, default=-np.inf)
-    return float(top + np.log(sum(np.exp(x - top)))) if top > -np.inf else -np.inf
+    top = x.max(initial=-np.inf)
+    return float(top + np.log(np.exp(x - top).sum())) if top > -np.inf else -np.inf
 
 
 def logarithm(x: np.ndarray) -> np.ndarray:

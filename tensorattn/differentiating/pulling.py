@@ -37,7 +37,7 @@ from tensorattn.ir import (
     walk,
 )
 from tensorattn.keys import indices_of
-from tensorattn.rewriting.logarithms import recognise_log
+from tensorattn.rewriting.logarithms import differentiable, recognise_log
 from tensorattn.source import Span
 
 Take = Callable[[Tensor, Context], None]
@@ -182,7 +182,7 @@ class Pull:
             self.visit(node.arguments[0], context.negated())
             return
         if (plain := recognise_log(node, self.book.identity)) is not node:
-            self.visit(plain, context)  # a quotient of sums of exponentials would underflow
+            self.visit(differentiable(plain), context)  # a quotient of sums of exponentials would underflow
             return
         arguments = tuple(self.atom(a) for a in node.arguments)
         for argument, slope in zip(node.arguments, partials(node.function, arguments), strict=False):

@@ -32,13 +32,14 @@ from tensorattn.ir import (
     walk,
 )
 from tensorattn.kernel import Fill, Fold, Join, Largest, LogSumExp, Normalised
-from tensorattn.lowering import contractions, distances, factoring, masks, segments, slots
+from tensorattn.lowering import contractions, distances, factoring, masks, scattering, segments, slots
 from tensorattn.lowering.building import Builder
 from tensorattn.lowering.exposure import exposed, has_predicate
 from tensorattn.lowering.sharing import Shared
 from tensorattn.ordering import reading_order
 from tensorattn.parts import Literal, Operand, Register, Root
 from tensorattn.plan import Order, Plan
+from tensorattn.rewriting.scatters import scatters
 from tensorattn.rewriting.segments import segments as segments_of
 from tensorattn.sizes import Size
 
@@ -247,6 +248,8 @@ class Lowering:
         dtype = dtypes.work(self.typing.of(node))
         if (found := segments_of(node)) is not None:
             return segments.lower(self, node, found)
+        if (placed := scatters(node)) is not None:
+            return scattering.lower(self, node, placed)
         if node.kind == "sum":
             return contractions.contract(self, self.orders[node])
         if node.kind == "mean":

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from tensorattn.comparisons import comparison
 from tensorattn.ir import Add, Affine, Expr, Index, Map, Normalise, Product, Reduce, Tensor
 from tensorattn.kernel import IfFinite
-from tensorattn.lowering import running, slots
+from tensorattn.lowering import running, scattering, slots
 from tensorattn.parts import Literal, Operand, Register
+from tensorattn.rewriting.scatters import scatters
 
 if TYPE_CHECKING:
     from tensorattn.lowering.expressions import Lowering
@@ -22,6 +23,8 @@ def mask_of(state: Lowering, factor: Expr) -> Register | None:
         case Normalise(where=where) if where is not None:
             return state.array(where)
         case Reduce(kind="sum" | "mean", indices=indices, where=where) if where is not None:
+            if (placed := scatters(factor)) is not None:
+                return scattering.some(state, factor, placed)
             found = running.some(state.builder, comparison(where), indices)
             return _some(state, [state.array(where)], frozenset(indices)) if found is None else found
         case Product(factors=factors, summed=summed):

@@ -20,6 +20,7 @@ from tensorattn.rewriting.kernels import reassociate_l1norm
 from tensorattn.rewriting.logarithms import recognise_log
 from tensorattn.rewriting.marginalising import marginalise
 from tensorattn.rewriting.ratios import recognise_l1norm, recognise_ratio
+from tensorattn.rewriting.scatters import sum_apart
 from tensorattn.rewriting.shifting import drop_shifts
 from tensorattn.rewriting.splitting import split
 from tensorattn.rewriting.sums import merge_sums
@@ -55,7 +56,11 @@ SCORES = (
     Rule("split", split, "terms without a common barred index are independent: their softmax is a product of two"),
 )
 # What the rules above look at are terms and factors; these put together what is computed together, when they are done.
-LAST = (Rule("bond merge", merge_bonds, "terms that share factors are one contraction", masked=True),)
+SCATTER = Rule("scatter", sum_apart, "every entry is added at the place that data give: no one-hot matrix is formed")
+LAST = (
+    Rule("bond merge", merge_bonds, "terms that share factors are one contraction", masked=True),
+    SCATTER,
+)
 RULES = CANONICAL + LINEAR + SCORES + LAST
 
 

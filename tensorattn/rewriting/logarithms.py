@@ -43,6 +43,16 @@ def logarithm(node: Expr, weigh: Weigh) -> Expr | None:
     return None if parts is None else total([part.term for part in parts])
 
 
+def differentiable(node: Expr) -> Expr:
+    """A logarithm for its derivative alone: a row of weights that admits nothing has none, so nothing is set aside."""
+    if isinstance(node, Add):
+        return Add(tuple(map(differentiable, node.terms)))
+    match node:
+        case Map(function="negate", arguments=(Map(function="where", arguments=(_, Reduce(kind="lse") as whole, _)),)):
+            return Map("negate", (whole,))
+    return node
+
+
 def _counting(node: Expr) -> Fresh:
     numbers = count(highest_number(node) + 1)
     return lambda index: Index(index.name, next(numbers))

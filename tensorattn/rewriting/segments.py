@@ -13,7 +13,7 @@ nothing is a score of -∞ there, and the mean is `mean + 0`, a sum that brings 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -32,7 +32,6 @@ from tensorattn.ir import (
     Reduce,
     Slot,
     Tensor,
-    children,
     highest_number,
     rebuild,
     walk,
@@ -40,23 +39,21 @@ from tensorattn.ir import (
 from tensorattn.predicates import bringing, brings
 from tensorattn.program import Program
 from tensorattn.rewriting import Rewritten, Rule
+from tensorattn.rewriting.lookups import Lookup, lookup_of
+from tensorattn.rewriting.rows import Rows
 from tensorattn.rewriting.scores import conjunction, conjuncts
 
 REASON = "the score sees the index through an integer map only: its weights are those of the symbols times their counts"
+ROWS = "rows that see their index through an integer map only are computed for each symbol, and read where the map says"
 
 
-@dataclass(frozen=True, slots=True)
-class Lookup:
-    """A table read at a position that a tensor of integers gives: the tensor, the table and the axis."""
-
-    places: Tensor
-    table: str
-    axis: int
-
-    @property
-    def name(self) -> str:
-        """The size of the axis, and the name of an index that runs along it."""
-        return f"{self.table}.{self.axis}"
+def by_symbol(rewritten: Rewritten, sizes: Mapping[str, int], outputs: tuple[str, ...]) -> Rewritten:
+    """A rewritten program with sums over symbols, and rows of symbols, in the place of positions."""
+    rewritten = segmented(rewritten, sizes)
+    rows = Rows(rewritten.program, {**table_sizes(rewritten.program, sizes), **sizes})
+    program = rows.rewritten(outputs)
+    applied = tuple((name, Rule("symbol rows", by_symbol, ROWS)) for name in program.defined if name in rows.changed)
+    return Rewritten(program, (*rewritten.applied, *applied))
 
 
 def segmented(rewritten: Rewritten, sizes: Mapping[str, int]) -> Rewritten:
@@ -88,6 +85,8 @@ def table_sizes(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
         for number, axis in enumerate(statement.axes):
             if all(index.name in sizes for index in axis):
                 found[f"{statement.name}.{number}"] = prod(sizes[index.name] for index in axis)
+                for digit, index in enumerate(axis if len(axis) > 1 else ()):
+                    found[f"{statement.name}.{number}.{digit}"] = sizes[index.name]
     return found
 
 
@@ -147,36 +146,6 @@ def _candidate(
 def _weighs(node: Expr) -> bool:
     """Weights stay factors: a mean of some would be an array of all of them."""
     return any(isinstance(part, Normalise) for part in walk(node))
-
-
-def lookup_of(score: Expr, index: Index) -> Lookup | None:
-    """The one map through which a score sees an index; None where it sees it in any other way."""
-    found = set(_seen(score, index))
-    lookup = found.pop() if len(found) == 1 else None
-    if lookup is None or not all(isinstance(slot, Index) for slot in lookup.places.slots):
-        return None
-    return lookup
-
-
-def _seen(node: Expr, index: Index) -> Iterator[Lookup | None]:
-    """How parts of an expression see the index: through maps, or otherwise (None)."""
-    if index not in node.free:
-        return
-    if not isinstance(node, Tensor):
-        if isinstance(node, Position):
-            yield None
-        below = [child for child in children(node) if index in child.free]
-        if not below:
-            yield None
-        for child in below:
-            yield from _seen(child, index)
-        return
-    for axis, slot in enumerate(node.slots):
-        match slot:
-            case Affine(terms=((1, Tensor() as places),), constant=0) if index in places.free:
-                yield Lookup(replace(places, span=None), node.name, axis)
-            case _ if index in ({slot} if isinstance(slot, Index) else slot.free):
-                yield None
 
 
 # A sum by segment ---------------------------------------------------------------------------------------------------

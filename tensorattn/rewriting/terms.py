@@ -37,14 +37,11 @@ def term_of(node: Expr) -> Term:
     return Term(1, (node,))
 
 
-def product_of(factors: tuple[Expr, ...]) -> Expr:
+def product_of(factors: tuple[Expr, ...], summed: tuple[Index, ...] = ()) -> Expr:
     """The factors as one expression."""
-    match factors:
-        case ():
-            return Number(1)
-        case (only,):
-            return only
-    return Product(factors)
+    if not summed and len(factors) < 2:
+        return factors[0] if factors else Number(1)
+    return Product(factors, summed)
 
 
 def weighs(node: Expr) -> bool:
