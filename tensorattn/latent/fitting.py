@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from tensorattn.latent.counting import collect
 from tensorattn.latent.distribution import ChainedAttentionDistribution
 from tensorattn.latent.estimator import ChainedAttentionEstimator
 from tensorattn.latent.reducing import Reduce, reduced, same_everywhere
-from tensorattn.latent.rows import Array, Rows
+from tensorattn.latent.rows import Rows
 from tensorattn.latent.streaming import Stream
 
 OnStep = Callable[..., Any]
@@ -46,12 +46,12 @@ class _Task:
     """The data and how to learn from it."""
 
     rows: Rows
-    weights: Array
+    weights: Any
     estimator: ChainedAttentionEstimator
     max_its: int
     delta: float
     rng: np.random.Generator
-    report: OnStep
+    report: OnStep | None
     held_out: Rows | None
     patience: int
     accelerate: bool
@@ -77,9 +77,10 @@ class _Trace:
         if task.held_out is not None:
             self.held_out.append(_mean_log_likelihood(model, task.held_out, task.reduce))
         value = self.held_out[-1] if self.held_out else step if task.batch_size else self.objective[-1]
-        if self.best is None or value > self.best[0]:
+        if self.best is None or value >= self.best[0]:
             self.best = (value, step, model)
-        task.report(step, log_likelihood=ll)
+        if task.report is not None:
+            task.report(step, log_likelihood=ll)
         return bool(self.held_out) and step - self.best[1] >= task.patience
 
     def gain(self) -> float:
@@ -135,36 +136,36 @@ def fit(
 
     Raises: ShapeError, DTypeError, ValueRefusedError.
     """
-    given = accepting.sizes_of(accepting.observations(rows), estimator.num_symbols, estimator.num_targets)
-    validation = None if held_out is None else accepting.sizes_of(
-        accepting.observations(held_out), estimator.num_symbols, estimator.num_targets
-    )  # fmt: skip
-    max_its, count = accepting.size(max_its, "max_its", 0), accepting.size(restarts, "restarts")
-    batch = None if batch_size is None else accepting.size(batch_size, "batch_size")
-    _check(estimator, start, count, accelerate, batch)
-    least = -np.inf if delta is None else accepting.number(delta, "delta")
-    patience = accepting.size(patience, "patience")
-    own_weights, generator = accepting.weights(weights, len(given)), np.random.default_rng(rng)
-    best: tuple[float, Fit] | None = None
-    with _bar(progress, count * (max_its + 1)) as advance:
+    count = accepting.size(restarts, "restarts")
+    task = _Task(
+        rows=_rows(rows, estimator),
+        weights=weights,
+        estimator=estimator,
+        max_its=accepting.size(max_its, "max_its", 0),
+        delta=-np.inf if delta is None else accepting.number(delta, "delta"),
+        rng=np.random.default_rng(rng),
+        report=on_step,
+        held_out=None if held_out is None else _rows(held_out, estimator),
+        patience=accepting.size(patience, "patience"),
+        accelerate=accelerate,
+        batch_size=None if batch_size is None else accepting.size(batch_size, "batch_size"),
+        reduce=reduce,
+    )
+    _check(estimator, start, count, accelerate, task.batch_size)
+    with _bar(progress, count * (task.max_its + 1), on_step) as report:
+        task = replace(task, weights=accepting.weights(weights, len(task.rows)), report=report)
+        return max((_one(task, start) for _ in range(count)), key=lambda found: found[0])[1]
 
-        def report(step: int, log_likelihood: float) -> None:
-            advance(log_likelihood)
-            if on_step is not None:
-                on_step(step, log_likelihood=log_likelihood)
 
-        task = _Task(
-            given, own_weights, estimator, max_its, least, generator, report, validation, patience, accelerate, batch,
-            reduce,
-        )  # fmt: skip
-        for _ in range(count):
-            first = estimator.random(generator) if start is None else start
-            same_everywhere(first, reduce)
-            found = _online(task, first) if batch else _whole(task, first)
-            if best is None or found[0] > best[0]:
-                best = found
-    assert best is not None
-    return best[1]
+def _one(task: _Task, start: ChainedAttentionDistribution | None) -> tuple[float, Fit]:
+    """The fit from one start, and what it is worth among others."""
+    first = task.estimator.random(task.rng) if start is None else start
+    same_everywhere(first, task.reduce)
+    return _online(task, first) if task.batch_size else _whole(task, first)
+
+
+def _rows(given: Any, estimator: ChainedAttentionEstimator) -> Rows:
+    return accepting.sizes_of(accepting.observations(given), estimator.num_symbols, estimator.num_targets)
 
 
 def _check(
@@ -243,9 +244,10 @@ def _mean_log_likelihood(model: ChainedAttentionDistribution, rows: Rows, reduce
 
 
 @contextlib.contextmanager
-def _bar(progress: bool | None, total: int) -> Generator[Callable[[float], None]]:
+def _bar(progress: bool | None, total: int, on_step: OnStep | None) -> Generator[OnStep | None]:
+    """What to call after each step: a bar, then the user's function."""
     if not (sys.stderr.isatty() if progress is None else progress):
-        yield lambda log_likelihood: None
+        yield on_step
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -255,7 +257,9 @@ def _bar(progress: bool | None, total: int) -> Generator[Callable[[float], None]
     with Progress(*columns, console=console, transient=console.is_terminal) as bar:
         task = bar.add_task("log-likelihood", total=total)
 
-        def advance(log_likelihood: float) -> None:
+        def report(step: int, log_likelihood: float) -> None:
             bar.update(task, advance=1, description=f"log-likelihood {log_likelihood:.4f}")
+            if on_step is not None:
+                on_step(step, log_likelihood=log_likelihood)
 
-        yield advance
+        yield report
