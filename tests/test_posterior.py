@@ -332,3 +332,18 @@ def test_the_command_prints_it():
     found = CliRunner().invoke(main, ["posterior", text, "--index", "j"])
     assert found.exit_code == 1
     assert "E-UNDEF" in found.output
+
+
+def test_batch_axes_and_merged_heads():
+    rng = np.random.default_rng(7)
+    W, v = rng.normal(size=(2, 3, 4)), rng.uniform(size=(2, 4, 5))
+    weights = np.exp(W) / np.exp(W).sum(-1, keepdims=True)
+    joint = weights[..., None] * v[:, None]
+    wanted = joint / joint.sum(2, keepdims=True)
+    found = ta.compile(ta.posterior("y_<... t d> = W_<... t bar(s)> v_<... s d>", "s"))(W=W, v=v)
+    np.testing.assert_allclose(found, wanted, atol=1e-12)
+    heads = ta.posterior("y_<t (h d)> = W_<h t bar(s)> v_<h s d>", "s")
+    found = ta.compile(heads, sizes={"h": 2, "d": 5})(W=W, v=v).reshape(3, 2, 4, 2, 5)
+    for h in range(2):
+        np.testing.assert_allclose(found[:, h, :, h], wanted[h], atol=1e-12)
+        np.testing.assert_array_equal(found[:, h, :, 1 - h], 0)  # another head has no influence
