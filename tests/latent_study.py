@@ -43,7 +43,7 @@ def main():
         for start in range(STARTS):
             found = latent.fit(rows, estimator, STEPS, None, rng=start)
             right = (found.model.keys.argmax(axis=2) == permutations).mean()
-            falls = -min(0.0, float(np.diff(found.objective).min()))
+            falls = max(0.0, -float(np.diff(found.objective).min()))
             print(f"L={hops} start {start}: keys right {right:.0%}, log-likelihood {found.log_likelihood[-1]:.2f}, "
                   f"falls by at most {falls:.1g}", flush=True)  # fmt: skip
             assert right == 1

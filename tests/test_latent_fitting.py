@@ -142,6 +142,28 @@ def test_batches_and_a_stream_learn():
     assert (stream.steps, stream.seen) == (15, 1500)
 
 
+def test_batches_without_weight_and_in_one_process_of_a_group():
+    rows, _ = study(1, count=60)
+    estimator = latent.ChainedAttentionEstimator(1, 8, 8)
+    weights = np.where(np.arange(60) < 20, 1.0, 0.0)
+    options = dict(rng=3, batch_size=7, weights=weights, restarts=2)
+    one, same = (latent.fit(rows, estimator, 4, reduce=reduce, **options) for reduce in (None, lambda sums: sums))
+    assert one.log_likelihood == same.log_likelihood
+    assert np.isfinite(one.log_likelihood).all()
+    nothing = latent.fit(rows, estimator, 2, None, rng=0, batch_size=50, weights=np.zeros(60))
+    assert nothing.log_likelihood == (0, 0, 0)
+
+
+def test_a_model_is_made_although_an_observation_cannot_be():
+    """With an emission of 0 that stays 0 the log-likelihood is −∞ at every step; the rest is learned all the same."""
+    rows = [([0, 1], [0, 0], 0, 1)] + [([0, 1], [0, 1], 1, 1), ([0, 1], [0, 1], 0, 0)] * 20
+    start = latent.ChainedAttentionDistribution.from_affinities(np.zeros((1, 2, 2)), np.eye(2))
+    estimator = latent.ChainedAttentionEstimator(1, 2, 2, emission_smoothing=0)
+    found = latent.fit(rows, estimator, 20, None, start=start)
+    assert set(found.log_likelihood) == {-np.inf}
+    np.testing.assert_array_equal(found.model.log_affinity[0].argmax(axis=1), [0, 1])
+
+
 def test_a_stream_of_one_batch_is_a_step():
     rows, _ = study(2, count=100)
     estimator = latent.ChainedAttentionEstimator(2, 8, 8, pseudo_count=1.0)

@@ -166,10 +166,24 @@ def test_gradients_of_torch_parameters(name):
     near(emission.grad.numpy(), case.oracle_grad_emission)
 
 
+def exact_case(hops):
+    """The arrays of the oracle's case, and its rows."""
+    given = {k.split(f"L{hops}_")[1]: DATA[k] for k in DATA.files if k.startswith(f"oracle_exact_em/L{hops}_")}
+    return given, latent.Rows(*(given[n].astype(np.int64) for n in FIELDS), np.ones((2000, 10), dtype=bool))
+
+
+@pytest.mark.parametrize(("hops", "optimum"), [(2, -2586), (3, -2681)])
+def test_the_optimum_of_the_study_is_reached(hops, optimum):
+    given, rows = exact_case(hops)
+    estimator = latent.ChainedAttentionEstimator(hops, 8, 8)
+    found = latent.fit(rows, estimator, 250, 1e-2, rng=2, accelerate=True)
+    np.testing.assert_array_equal(found.model.keys.argmax(axis=2), given["perm"])
+    assert found.log_likelihood[-1] == pytest.approx(optimum, abs=4)
+
+
 @pytest.mark.parametrize("hops", [2, 3])
 def test_a_hundred_exact_steps(hops):
-    given = {k.split(f"L{hops}_")[1]: DATA[k] for k in DATA.files if k.startswith(f"oracle_exact_em/L{hops}_")}
-    rows = latent.Rows(*(given[n].astype(np.int64) for n in FIELDS), np.ones((2000, 10), dtype=bool))
+    given, rows = exact_case(hops)
     start = latent.ChainedAttentionDistribution.from_affinities(np.log(given["init_affinity"]), given["init_emission"])
     estimator = latent.ChainedAttentionEstimator(hops, 8, 8)
     accumulator = estimator.accumulator_factory().make()

@@ -222,6 +222,7 @@ def _online(task: _Task, start: ChainedAttentionDistribution) -> tuple[float, Fi
     if task.reduce is not None:
         total = float(task.reduce(np.array([total]))[0])
     stream = Stream(task.estimator, start=start, total=total, reduce=task.reduce)
+    shuffles = task.rng.spawn(1)[0]  # of its own, so that processes with other numbers of rows draw the same starts
     trace = _Trace(task)
     trace.add(start, _collected(task, start).ll)
     batches = -(-len(task.rows) // task.batch_size)
@@ -229,13 +230,14 @@ def _online(task: _Task, start: ChainedAttentionDistribution) -> tuple[float, Fi
         batches = int(task.reduce(np.array([float(batches)]))[0] / task.reduce(np.ones(1))[0])
     stop = False
     while not stop and len(trace.log_likelihood) <= task.max_its:
-        order = task.rng.permutation(len(task.rows))
+        order = shuffles.permutation(len(task.rows))
         ll = 0.0
         for part in np.array_split(order, batches):
             before = stream.seen
-            ll += stream.update(task.rows.take(part), task.weights[part]) * (stream.seen - before)
+            mean = stream.update(task.rows.take(part), task.weights[part])
+            ll += mean * (stream.seen - before) if stream.seen > before else 0.0
         stop = trace.add(stream.model, ll)
-    return trace.score(), trace.fit(1, False)
+    return trace.score(), trace.fit(1 + stream.steps, False)
 
 
 def _mean_log_likelihood(model: ChainedAttentionDistribution, rows: Rows, reduce: Reduce | None) -> float:

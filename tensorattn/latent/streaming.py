@@ -42,7 +42,7 @@ class Stream:
         if self.decay > 1:
             raise accepting.refused(f"`decay` is {decay:g}", hint="give a number above 0.5, up to 1")
         self.delay = accepting.number(delay, "delay", least=0)
-        self.total = None if total is None else accepting.number(total, "total", above=0)
+        self.total = None if total is None else accepting.number(total, "total", least=0)
         self.model = estimator.random(rng) if start is None else start
         same_everywhere(self.model, reduce)
         self.steps, self.seen = 0, 0.0
