@@ -10,7 +10,7 @@ INPUTS := pyproject.toml constraints.txt
 PYTEST_ARGS ?=
 BENCHMARKS ?=
 
-.PHONY: demo test test-spellings test-katex test-pdflatex demo-minilm test-minilm test-onnx times benchmarks lint clean
+.PHONY: demo test test-spellings test-katex test-pdflatex demo-minilm test-minilm test-onnx times benchmarks benchmark-mixle lint clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/core.stamp
@@ -47,6 +47,10 @@ times: $(VENV)/core.stamp
 benchmarks: $(VENV)/bench.stamp
 	$(BIN)/python -m benchmarks $(BENCHMARKS)
 
+# BENCHMARKS="--repeat 3 --json out.json"
+benchmark-mixle: $(VENV)/mixle.stamp
+	$(ONE_THREAD) $(BIN)/python -m benchmarks.chained $(BENCHMARKS)
+
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -70,6 +74,11 @@ $(VENV)/test.stamp: $(VENV)/core.stamp
 
 $(VENV)/bench.stamp: $(VENV)/test.stamp
 	$(PIP) install -c constraints.txt --group bench
+	@touch $@
+
+# A peer of one benchmark, with what it asks for.
+$(VENV)/mixle.stamp: $(VENV)/core.stamp
+	$(PIP) install -c constraints.txt mixle==0.8.2
 	@touch $@
 
 $(VENV)/dev.stamp: $(VENV)/test.stamp

@@ -83,8 +83,8 @@ def __getattr__(name: str) -> object:
     """The public functions, imported when first asked for, so that `import tensorattn` stays small."""
     from importlib import import_module
 
-    if name == "nn":
-        return import_module("tensorattn.nn")
+    if name in ("latent", "nn"):
+        return import_module(f"tensorattn.{name}")
     if name not in _LAZY:
         raise AttributeError(f"module 'tensorattn' has no attribute {name!r}")
     value = getattr(import_module(f"tensorattn.{_LAZY[name]}"), name)

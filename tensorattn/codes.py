@@ -5,7 +5,7 @@ python -m tensorattn.codes > docs/errors.md
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -43,11 +43,7 @@ class Example:
 
     def error(self) -> TensorattnError | None:
         """The error of the call, or None."""
-        try:
-            self.run()
-        except TensorattnError as error:
-            return error
-        return None
+        return _error_of(self.run)
 
     def __str__(self) -> str:
         """The call as Python code."""
@@ -69,12 +65,41 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """A call that no formula is given to, as Python code in which `tensorattn` is the package."""
+
+    text: str
+
+    def run(self) -> object:
+        """What the call returns. Raises: the error that it is an example of."""
+        import tensorattn
+
+        return eval(self.text, {"tensorattn": tensorattn})
+
+    def error(self) -> TensorattnError | None:
+        """The error of the call, or None."""
+        return _error_of(self.run)
+
+    def __str__(self) -> str:
+        """The call as Python code."""
+        return self.text
+
+
+def _error_of(run: Callable[[], object]) -> TensorattnError | None:
+    try:
+        run()
+    except TensorattnError as error:
+        return error
+    return None
+
+
+@dataclass(frozen=True, slots=True)
 class Condition:
     """When a code is raised, in one line, with an example and its repaired form."""
 
     when: str
-    example: Example
-    repaired: Example
+    example: Example | Call
+    repaired: Example | Call
 
 
 def _texts(when: str, example: str, repaired: str) -> Condition:
@@ -289,6 +314,16 @@ _CODES: dict[str, Condition] = {
         {"A": _SQUARE, "x": _VECTOR},
         {"A": _SQUARE, "x": _VECTOR},
         {"memory": 1},
+    ),
+    "E-VALUE": Condition(
+        "a number of the right kind and shape has a value that its place does not take: NaN, a negative weight",
+        Call("tensorattn.latent.ChainedAttentionEstimator(2, 8, 8, sigma2=0)"),
+        Call("tensorattn.latent.ChainedAttentionEstimator(2, 8, 8, sigma2=0.1)"),
+    ),
+    "E-EMPTY": Condition(
+        "there are no observations, or one has no position to attend to",
+        Call("tensorattn.latent.ChainedAttentionDataEncoder().seq_encode([([], [], 0, 1)])"),
+        Call("tensorattn.latent.ChainedAttentionDataEncoder().seq_encode([([0, 2], [1, 1], 0, 1)])"),
     ),
 }
 CODES: Mapping[str, Condition] = MappingProxyType(_CODES)

@@ -97,7 +97,12 @@ def test_errors_have_a_class_for_each_stage() -> None:
     assert kinds["E-BUDGET"] is ta.BudgetError
     assert issubclass(ta.BudgetError, ta.PlanError)
     assert kinds["E-BACKEND"] is ta.BackendError
+    assert kinds["E-EMPTY"] is ta.latent.EmptyError
+    assert issubclass(ta.latent.EmptyError, ta.ShapeError)
+    assert kinds["E-VALUE"] is ta.latent.ValueRefusedError
     late = {
+        "E-EMPTY",
+        "E-VALUE",
         "E-RANK",
         "E-EXTENT",
         "E-SPLIT",
