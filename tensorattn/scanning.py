@@ -46,6 +46,10 @@ def check_length(source: Source) -> list[NotationError]:
     return [_error(source, Span(0, 1), "E-LIMIT", what, "split it into programs joined by `then`")]
 
 
+_TOUCHED = re.compile(rf"{WORD}(?:[\^_](?:<[^<>]*>|{WORD})){{1,2}}$")
+_ARGUMENT = re.compile(rf"\(\s*({WORD}(?:\s*[+-]\s*[0-9]+)?)\s*\)")
+
+
 def scan(source: Source) -> list[NotationError]:
     """All complaints about characters and words, in reading order."""
     if too_long := check_length(source):
@@ -124,6 +128,8 @@ def _complaints(source: Source, match: re.Match[str], kind: str, in_slots: bool)
         yield from _script(source, match)
     elif kind == "word":
         yield from _word(source, match, in_slots)
+    elif text == "(":
+        yield from _argument(source, match.start())
 
 
 def _script(source: Source, match: re.Match[str]) -> Iterator[NotationError]:
@@ -225,6 +231,15 @@ def _word(source: Source, match: re.Match[str], in_slots: bool) -> Iterator[Nota
             f"`{word}[` reads like a binder, but `{word}` is none",
             f"binders are: {', '.join(BINDERS)}",
         )
+
+
+def _argument(source: Source, start: int) -> Iterator[NotationError]:
+    """`x_i(t)` without a space: a function of t to its author, a product with the position t to the grammar."""
+    owner, inside = _TOUCHED.search(source.text, max(start - 80, 0), start), _ARGUMENT.match(source.text, start)
+    if owner and inside:
+        what = "a name in brackets that touch the factor before reads like the argument of a function"
+        hint = "write it among the indices; a product has a `*` between"
+        yield _error(source, Span(start, inside.end()), "E-CALL", what, hint)
 
 
 def _token_before(text: str, offset: int) -> str:

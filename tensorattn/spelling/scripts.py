@@ -63,6 +63,7 @@ class Scripts:
             self.writer.complain(code, what, span, hint)
             return
         self.group(mark.text, mark.span, inside, argument.span.end)
+        self.formula.doubts.script(owned, mark.text, argument, cursor)
 
     def group(self, mark: str, span: Span, inside: Cursor, end: int) -> None:
         """`^<…>` or `_<…>`."""
@@ -115,6 +116,10 @@ class Scripts:
         """A name, or a gather."""
         named = take_name(chunk, self.writer)
         if named is None:
+            return
+        if named.under and not chunk.sees("^", "_"):  # `{\bar\nu}`, `\mathbf{\bar n}`, a combining overline
+            self.writer.put(f"bar({named.under})", named.span)
+            self.indices.add(named.under)
             return
         self.writer.put(named.text, named.span)
         if not self.attach(chunk, named):
@@ -176,8 +181,8 @@ class Scripts:
         elif starts_name(node):
             named = take_name(chunk, self.writer)
             if named is not None:
-                self.writer.put(named.text, named.span)
-                self.indices.add(named.text)
+                self.writer.put(named.under or named.text, named.span)
+                self.indices.add(named.under or named.text)
         else:
             chunk.take()
             self.writer.complain(
@@ -195,10 +200,14 @@ class Scripts:
                 continue
             put(inside.place)
             named = take_name(inside, self.writer)
-            if named is not None:
-                self.writer.put(named.text, named.span)
-                self.indices.add(named.text)
-                found.append(named)
+            if named is None:
+                continue
+            if named.under:
+                hint = f"write {named.under}; a bar stands over an index in a script, W^{{\\mu\\bar\\nu}}"
+                self.writer.complain("E-OVERLINE", "a bar stands over a name in a list of names", named.span, hint)
+            self.writer.put(named.text, named.span)
+            self.indices.add(named.text)
+            found.append(named)
         return found
 
     # Arithmetic

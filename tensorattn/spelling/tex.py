@@ -29,6 +29,7 @@ _TOKEN = re.compile(
     r"|(?P<space>[ \t\r\n\f~&]+)|(?P<open>\{)|(?P<close>\})|(?P<char>.)",
     re.DOTALL,
 )
+_FENCE = re.compile(r"\\(left|right|[bB]ig)")  # what only says how tall a bracket is
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ def tokens(text: str, complain: Complain) -> Iterator[Token]:
             skip_to = _invisible_fence(text, span.end)
             skipped = True
         if skipped and kind != "display":
-            spaced = True
+            spaced = spaced or _FENCE.match(shown) is None
             continue
         yield Token(kind, shown, span, spaced)
         spaced = False
