@@ -346,7 +346,7 @@ def no_indices(mark: str, nodes: tuple[Node, ...], owner: Named, owned: str, sho
             rf"a label belongs to the name: \mathrm{{{name}{number}}}; a fixed slot has a comma: {owned}_{{{shown},}}"
         )
         return "E-LABEL", f"`_{{{shown}}}` may be a label or a position", hint
-    indices = all(starts_name(n) or isinstance(n, Group) or n.text == "," for n in nodes)
+    indices = all(starts_name(n) or isinstance(n, Group) or n.text == "," or n.text in letters.PRIMES for n in nodes)
     if mark == "^" and owner.text == "e" and not owner.plain and not indices:
         return "E-POWER", "`e^{…}` with more than indices would be a power", rf"write \exp\left({shown}\right)"
     return None
