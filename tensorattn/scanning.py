@@ -46,7 +46,8 @@ def check_length(source: Source) -> list[NotationError]:
     return [_error(source, Span(0, 1), "E-LIMIT", what, "split it into programs joined by `then`")]
 
 
-_TOUCHED = re.compile(rf"{WORD}(?:[\^_](?:<[^<>]*>|{WORD})){{1,2}}$")
+LOOK_BACK = 80  # characters before a place that are read again: the name that stands there
+_TOUCHED = re.compile(rf"[\^_](?:<[^<>]*>|{WORD})$")
 _ARGUMENT = re.compile(rf"\(\s*({WORD}(?:\s*[+-]\s*[0-9]+)?)\s*\)")
 
 
@@ -235,8 +236,8 @@ def _word(source: Source, match: re.Match[str], in_slots: bool) -> Iterator[Nota
 
 def _argument(source: Source, start: int) -> Iterator[NotationError]:
     """`x_i(t)` without a space: a function of t to its author, a product with the position t to the grammar."""
-    owner, inside = _TOUCHED.search(source.text, max(start - 80, 0), start), _ARGUMENT.match(source.text, start)
-    if owner and inside:
+    inside = _ARGUMENT.match(source.text, start)
+    if inside and _TOUCHED.search(source.text, max(start - LOOK_BACK, 0), start):
         what = "a name in brackets that touch the factor before reads like the argument of a function"
         hint = "write it among the indices; a product has a `*` between"
         yield _error(source, Span(start, inside.end()), "E-CALL", what, hint)
@@ -247,7 +248,7 @@ def _token_before(text: str, offset: int) -> str:
 
 
 def _name_before(text: str, offset: int) -> str:
-    found = re.search(rf"({WORD})([\^_](<[^<>]*>|{WORD}))?[ \t]*$", text[:offset])
+    found = re.search(rf"({WORD})([\^_](<[^<>]*>|{WORD}))?[ \t]*$", text[max(offset - LOOK_BACK, 0) : offset])
     return found.group(0).strip() if found else ""
 
 

@@ -106,13 +106,16 @@ def test_messages_of_pasted_texts(request: pytest.FixtureRequest) -> None:
         r"\bar" * 10_000 + "W",
         r"\hat{" * 60 + "x" + "}" * 60,
         "ν̅" * 20_000,
+        "${x" + "\u0304" * 90_000 + "}$",
+        "y_i = " + "x_i(t)" * 2_000,
+        "_" * 99_000,
         "x_⟨" * 60,
         "√(" * 60 + "x",
         r"\vec{x}" * 5_000,
         "\\" * 50_001,
         "$" * 10_001,
     ],
-    ids=range(13),
+    ids=range(16),
 )
 def test_deep_and_long_texts_are_refused(text: str) -> None:
     with pytest.raises(ta.NotationError):

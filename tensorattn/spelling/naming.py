@@ -12,6 +12,7 @@ from tensorattn.spelling.tex import Cursor, Group, Node, contents
 
 WITH_ARGUMENT = macros.WORDS | macros.BOLD | macros.STYLED | macros.ARROWS
 _WORD = re.compile(r"(?:leaky_relu|[A-Za-z][A-Za-z0-9]*)'*")
+MOST_MARKS = 8  # over one name
 
 
 class Named(NamedTuple):
@@ -65,6 +66,10 @@ def take_name(cursor: Cursor, writer: Writer) -> Named | None:
         writer.complain("E-OVERLINE", "a mark stands over nothing", Span(start, cursor.end), hint)
         return None
     named = _unmarked(cursor, writer, bool(marks))
+    if named is not None and len(marks) > MOST_MARKS:
+        hint = r"\bar, \tilde and \hat may stand over a name"
+        writer.complain("E-OVERLINE", f"{len(marks)} marks stand over `{named.text}`", Span(start, cursor.behind), hint)
+        return None
     if named is None:
         return None
     primes = take_primes(cursor)
@@ -115,7 +120,11 @@ def _unmarked(cursor: Cursor, writer: Writer, marked: bool) -> Named | None:
 def _with_accents(cursor: Cursor, named: Named, over: list[str], writer: Writer) -> Named | None:
     """Combining marks after a letter, as in Unicode."""
     while (node := cursor.peek()) is not None and node.kind == "char" and letters.is_combining(node.text):
-        over = [*over, cursor.take().text]
+        over.append(cursor.take().text)
+    if len(over) > MOST_MARKS:
+        what = f"{len(over)} marks stand over `{named.text}`"
+        writer.complain("E-OVERLINE", what, named.span, r"\bar, \tilde and \hat may stand over a name")
+        return None
     for mark in over:
         if mark not in letters.MARKS:
             what = f"the mark U+{ord(mark):04X} over `{named.text}` means nothing here"
