@@ -220,6 +220,15 @@ def test_however_a_bar_is_set_over_an_index_it_is_a_softmax(barred: str) -> None
     )
 
 
+def test_a_brace_before_a_comment_opens_no_display() -> None:
+    same(
+        "y_i = x_i / 2",
+        "y_{i} = \\frac{% the mean\n  x_{i}}{%\n  2}",
+        "$$y_{i} = {% \n x_i / 2}$$",
+        "{% y_i = x_i / 2 %}",
+    )
+
+
 def test_powers_of_positions_have_a_sign() -> None:
     same("y_i = x_i**i", r"y_{i} = \left(x_{i}\right)^{+i}")
     same("y_i = x_i**-i", r"y_{i} = \left(x_{i}\right)^{-i}")

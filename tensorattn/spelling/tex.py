@@ -20,15 +20,16 @@ DISPLAYS = frozenset("align alignat displaymath eqnarray equation flalign gather
 INNER = frozenset("aligned alignedat array gathered multlined split".split())
 WITH_COLUMNS = frozenset({"array", "alignat", "alignedat"})
 
-_TOKEN = re.compile(
+_TOKEN = (
     r"(?P<comment>(?:#|%(?!\}))[^\n]*)"
-    r"|(?P<display>\$\$?|\\[\[\]()]|\{%|%\})"
+    r"|(?P<display>\$\$?|\\[\[\]()]CURLY)"
     r"|(?P<environment>\\(?P<edge>begin|end)[ \t]*\{(?P<which>[A-Za-z]+)\*?\})"
     r"|(?P<row>\\\\(\*|[ \t]*\[[0-9.]+ *[a-z]{2}\])?|\\cr(?![A-Za-z])|\\newline(?![A-Za-z]))"
     r"|(?P<macro>\\(?:[A-Za-z]+\*?|.|$))"
-    r"|(?P<space>[ \t\r\n\f~&]+)|(?P<open>\{)|(?P<close>\})|(?P<char>.)",
-    re.DOTALL,
+    r"|(?P<space>[ \t\r\n\f~&]+)|(?P<open>\{)|(?P<close>\})|(?P<char>.)"
 )
+_PLAIN = re.compile(_TOKEN.replace("CURLY", ""), re.DOTALL)  # there `{%` is a brace and a comment, as in \frac{%
+_CURLY = re.compile(_TOKEN.replace("CURLY", r"|\{%|%\}"), re.DOTALL)
 _FENCE = re.compile(r"\\(left|right|[bB]ig)")  # what only says how tall a bracket is
 
 
@@ -65,7 +66,7 @@ Complain = Callable[[str, str, Span, str], None]
 def tokens(text: str, complain: Complain) -> Iterator[Token]:
     r"""The tokens of a text: comments, spacing macros, `\left \right`, `&` and white space are gone."""
     spaced, skip_to = False, 0
-    for match in _TOKEN.finditer(text):
+    for match in (_CURLY if "%}" in text else _PLAIN).finditer(text):
         kind, shown, span = _kind(match), match.group(), Span(*match.span())
         if span.start < skip_to:
             continue
