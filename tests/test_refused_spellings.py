@@ -69,6 +69,8 @@ REFUSALS = {
     "a sign between two factors": ("y_i = x_i･z_i", "E-CHAR", "･"),
     "a lowered sum": ("yᵢ = xᵢⱼ₊₁", "E-LABEL", "ᵢⱼ₊₁"),
     "a raised minus one": ("y_i = x_i⁻¹", "E-POWER", "⁻¹"),
+    "an inner product in angles": (r"y_i = w_i \left< q_d, k_d \right> z_i", "E-SYMBOL", r"\left<"),
+    "angles are no comparisons": (r"y_i = w_i \left< q \right> z_i", "E-SYMBOL", r"\left<"),
     "the second line": ("y_{i} = x_i \\\\\nz_i = A_{ij}", "E-DANGLING", "j"),
 }
 

@@ -229,6 +229,15 @@ def test_a_brace_before_a_comment_opens_no_display() -> None:
     )
 
 
+def test_a_row_may_be_followed_by_any_space() -> None:
+    same(
+        "y_i = x_i; z_i = y_i",
+        r"y_{i} = x_i \\[2pt] z_i = y_i",
+        r"y_{i} = x_i \\[-0.5 em] z_i = y_i",
+        r"y_i=x_i \\* z_i=y_i",
+    )
+
+
 def test_powers_of_positions_have_a_sign() -> None:
     same("y_i = x_i**i", r"y_{i} = \left(x_{i}\right)^{+i}")
     same("y_i = x_i**-i", r"y_{i} = \left(x_{i}\right)^{-i}")

@@ -24,7 +24,8 @@ _TOKEN = (
     r"(?P<comment>(?:#|%(?!\}))[^\n]*)"
     r"|(?P<display>\$\$?|\\[\[\]()]CURLY)"
     r"|(?P<environment>\\(?P<edge>begin|end)[ \t]*\{(?P<which>[A-Za-z]+)\*?\})"
-    r"|(?P<row>\\\\(\*|[ \t]*\[[0-9.]+ *[a-z]{2}\])?|\\cr(?![A-Za-z])|\\newline(?![A-Za-z]))"
+    r"|(?P<row>\\\\(\*|[ \t]*\[-?[0-9.]+ *[a-z]{2}\])?|\\cr(?![A-Za-z])|\\newline(?![A-Za-z]))"
+    r"|(?P<angle>\\(?:left|right|middle|[bB]igg?[lrm]?)\s*[<>])"
     r"|(?P<macro>\\(?:[A-Za-z]+\*?|.|$))"
     r"|(?P<space>[ \t\r\n\f~&]+)|(?P<open>\{)|(?P<close>\})|(?P<char>.)"
 )
@@ -75,6 +76,8 @@ def tokens(text: str, complain: Complain) -> Iterator[Token]:
             if match["which"] not in DISPLAYS:
                 kind = "space"
                 _check_environment(match["which"], span, complain)
+        if kind == "angle":  # a bracket, no comparison
+            kind, shown = "macro", r"\langle" if shown.endswith("<") else r"\rangle"
         shown = shown.rstrip("*") if kind == "macro" and shown != "\\*" else shown
         if kind == "macro" and shown in WITH_SKIPPED_ARGUMENT:
             skip_to = _argument_end(text, span.end)
