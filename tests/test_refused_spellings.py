@@ -71,6 +71,9 @@ REFUSALS = {
     "a raised minus one": ("y_i = x_i⁻¹", "E-POWER", "⁻¹"),
     "an inner product in angles": (r"y_i = w_i \left< q_d, k_d \right> z_i", "E-SYMBOL", r"\left<"),
     "angles are no comparisons": (r"y_i = w_i \left< q \right> z_i", "E-SYMBOL", r"\left<"),
+    "arithmetic in a merged axis": (r"y_{t} = x_{t,(h,d+1)} z_{hd}", "E-SYNTAX", "+1"),
+    "a factor in a merged axis": (r"y_{t} = x_{t,(h,2d)} z_{hd}", "E-SYNTAX", "2d"),
+    "a derivative by a comma": (r"y_{i} = \phi_{,i}", "E-SYNTAX", ","),
     "the second line": ("y_{i} = x_i \\\\\nz_i = A_{ij}", "E-DANGLING", "j"),
 }
 

@@ -68,6 +68,12 @@ class Scripts:
     def group(self, mark: str, span: Span, inside: Cursor, end: int) -> None:
         """`^<…>` or `_<…>`."""
         self.writer.put(f"{mark}<", span)
+        if inside.sees(","):
+            what, hint = (
+                "a comma before the first index is a derivative to some",
+                "leave it out; ta.grad takes derivatives",
+            )
+            self.writer.complain("E-SYNTAX", what, inside.nodes[0].span, hint)
         chunks, put = _chunks(inside), _Separator(self.writer.put)
         for chunk in chunks:
             if _has_arithmetic(chunk):
@@ -157,7 +163,14 @@ class Scripts:
             self.writer.complain("E-LABEL", f"`({label})` is a label, which names no axis", span, hint)
             return
         self.writer.put("(", opened.span)
-        self.names(Cursor(tuple(inside), end - 1))
+        merged = Cursor(tuple(inside), end - 1)
+        self.names(merged)
+        if merged.peek() is not None:
+            what, hint = (
+                "a merged axis holds plain index names",
+                "write (h,d); an axis with arithmetic is one slot, {t,h+d}",
+            )
+            self.writer.complain("E-SYNTAX", what, Span(merged.place, end - 1), hint)
         self.writer.put(")", Span(end - 1, end))
 
     def _bar(self, chunk: Cursor) -> None:

@@ -83,7 +83,7 @@ class Latex(Ascii):
         return rf"\{macro}{{{self.binder(names, where, '')}}}"
 
     def split(self, names: Sequence[str]) -> str:
-        return f"({','.join(map(self.index, names))})"
+        return f"({','.join(map(self.index, names))}{',' if len(names) == 1 else ''})"  # `(h)` would be a label
 
     def coefficient(self, size: int) -> str:
         return rf"{size} \cdot "
