@@ -88,10 +88,8 @@ class Scripts:
     def _slot(self, chunk: Cursor, commas: bool) -> None:
         node = chunk.peek()
         assert node is not None
-        gathers = (after := chunk.peek(2)) is not None and after.text in (
-            "^",
-            "_",
-        )  # `\bar{D}_{ij}`, no bar has a script
+        # `\bar{D}_{ij}` gathers, for no bar has a script
+        gathers = (after := chunk.peek(2)) is not None and after.text in ("^", "_")
         if node.text in (r"\bar", r"\overline") and not gathers:
             self._bar(chunk)
         elif node.text == "(":
