@@ -173,7 +173,8 @@ _CODES: dict[str, Condition] = {
         "a factor follows a divisor without `*` or brackets", "y_i = a_i / b_i c_i", "y_i = a_i / (b_i c_i)"
     ),
     "E-CALL": _texts(
-        "a name that is no function stands before a bracket, or a function has a wrong number of arguments",
+        "a name that is no function stands before a bracket, a name in brackets touches the factor before, or a "
+        "function has a wrong number of arguments",
         "y_i = beta (a_i + b_i)",
         "y_i = beta * (a_i + b_i)",
     ),

@@ -19,7 +19,6 @@ GREEK = (
 BINDERS = (*NORMALISERS, "softmax1", *REDUCTIONS, "top", "cat")
 RESERVED = frozenset({*FUNCTIONS, *BINDERS, "bar", "and", "or", "not"})
 LONGEST_TEXT = 100_000
-LONGEST_SHOWN = 200  # characters of a name with its script, in a message
 DEEPEST_BRACKETS = 50
 MOST_CONDITIONS = 500  # comparisons and logical words in one text
 MOST_AXES = 60  # array libraries stop at 64
@@ -45,6 +44,11 @@ def check_length(source: Source) -> list[NotationError]:
         return []
     what = f"the text has {len(source.text)} characters, more than {LONGEST_TEXT}"
     return [_error(source, Span(0, 1), "E-LIMIT", what, "split it into programs joined by `then`")]
+
+
+LOOK_BACK = 80  # characters before a place that are read again: the name that stands there
+_TOUCHED = re.compile(rf"[\^_](?:<[^<>]*>|{WORD})$")
+_ARGUMENT = re.compile(rf"\(\s*({WORD}(?:\s*[+-]\s*[0-9]+)?)\s*\)")
 
 
 def scan(source: Source) -> list[NotationError]:
@@ -125,6 +129,8 @@ def _complaints(source: Source, match: re.Match[str], kind: str, in_slots: bool)
         yield from _script(source, match)
     elif kind == "word":
         yield from _word(source, match, in_slots)
+    elif text == "(":
+        yield from _argument(source, match.start())
 
 
 def _script(source: Source, match: re.Match[str]) -> Iterator[NotationError]:
@@ -228,12 +234,21 @@ def _word(source: Source, match: re.Match[str], in_slots: bool) -> Iterator[Nota
         )
 
 
+def _argument(source: Source, start: int) -> Iterator[NotationError]:
+    """`x_i(t)` without a space: a function of t to its author, a product with the position t to the grammar."""
+    inside = _ARGUMENT.match(source.text, start)
+    if inside and _TOUCHED.search(source.text, max(start - LOOK_BACK, 0), start):
+        what = "a name in brackets that touch the factor before reads like the argument of a function"
+        hint = "write it among the indices; a product has a `*` between"
+        yield _error(source, Span(start, inside.end()), "E-CALL", what, hint)
+
+
 def _token_before(text: str, offset: int) -> str:
     return text[offset - 1 : offset]
 
 
 def _name_before(text: str, offset: int) -> str:
-    found = re.search(rf"({WORD})([\^_](<[^<>]*>|{WORD}))?[ \t]*$", text[max(offset - LONGEST_SHOWN, 0) : offset])
+    found = re.search(rf"({WORD})([\^_](<[^<>]*>|{WORD}))?[ \t]*$", text[max(offset - LOOK_BACK, 0) : offset])
     return found.group(0).strip() if found else ""
 
 

@@ -186,7 +186,8 @@ class Printer:
             negative = isinstance(exponent, Map) and exponent.function == "negate"
             size = exponent.arguments[0] if negative else exponent  # type: ignore[union-attr]
             sign = "-" if negative else ""
-            return Text(spelling.power(self._text(base, blocked), sign, self._text(size, blocked)), UNIT)
+            placed = any(isinstance(part, Position) for part in walk(size))
+            return Text(spelling.power(self._text(base, blocked), sign, self._text(size, blocked), placed), UNIT)
         if function in _COMPARISONS:
             return Text(spelling.signs[function].join(self._all(arguments, SUM, blocked)), COMPARISON)
         if function in ("and", "or"):

@@ -32,6 +32,7 @@ REFUSED = {
     "a division by a matrix": ("Y = A / B", {"A": "i j", "B": "i j"}),
     "a division with two readings": ("Y = A / s B", {"A": "i j", "B": "j k", "s": ""}),
     "a square of a matrix": ("Y = A^2", {"A": "n n"}),
+    "a softmax over a name of two axes": ("Y = softmax_n(A)", {"A": "n n"}),
     "an inverse": ("Y = A^{-1}", {"A": "n n"}),
     "a size that two products sum": ("Y = X W (X W)^T / sqrt(d_k)", {"X": "t m", "W": "m i"}),
     "a size by name and by product": ("Y = Q K^T / sqrt(d_k)", {"Q": "q d", "K": "k d"}),

@@ -209,6 +209,43 @@ def test_names() -> None:
     same("y_i = Gamma_i + alpha * 1e-6", r"y_i = \Gamma_i + \alpha \cdot 1e-6")
 
 
+@pytest.mark.parametrize(
+    "barred",
+    [r"{\bar\nu}", r"{\bar{\nu}}", r"\boldsymbol{\bar\nu}", r"\mathbf{\bar\nu}", "ν̅", "ν̄", r"{{\overline\nu}}"],
+)
+def test_however_a_bar_is_set_over_an_index_it_is_a_softmax(barred: str) -> None:
+    same(
+        "y^mu_n = W^<mu bar(nu) rho> v^<bar(nu) rho>_n",
+        rf"y^{{\mu}}_n = W^{{\mu {barred}\rho}} v^{{{barred}\rho}}_n",
+    )
+
+
+def test_a_brace_before_a_comment_opens_no_display() -> None:
+    same(
+        "y_i = x_i / 2",
+        "y_{i} = \\frac{% the mean\n  x_{i}}{%\n  2}",
+        "$$y_{i} = {% \n x_i / 2}$$",
+        "{% y_i = x_i / 2 %}",
+    )
+
+
+def test_a_row_may_be_followed_by_any_space() -> None:
+    same(
+        "y_i = x_i; z_i = y_i",
+        r"y_{i} = x_i \\[2pt] z_i = y_i",
+        r"y_{i} = x_i \\[-0.5 em] z_i = y_i",
+        r"y_i=x_i \\* z_i=y_i",
+    )
+
+
+def test_powers_of_positions_have_a_sign() -> None:
+    same("y_i = x_i**i", r"y_{i} = \left(x_{i}\right)^{+i}")
+    same("y_i = x_i**-i", r"y_{i} = \left(x_{i}\right)^{-i}")
+    same("y_i = x_i**p", r"y_{i} = \left(x_{i}\right)^{p}")
+    same("y_<i j> = x_i j", r"y_{ij} = x_{i} j", r"y_{ij} = x_i\, j")
+    same("y_i = x_i z_j k_j", "$y_i=x_iz_jk_j$")
+
+
 def test_the_bar_moves_from_the_name_to_the_index() -> None:
     same(
         "Wbar^<mu nu> = k^mu_i q^nu_i\ny^mu = Wbar^<mu bar(nu)> v^nu",

@@ -88,6 +88,7 @@ def test_unicode(text, written):
             r"y_{i} = \mathrm{softmax}_{j:j < i;\mathrm{sink}=s_{i}}\left(A_{ij}\right) v_{j}",
         ),
         ("y_i = b_<i, D_<i j>> x_<0> u_j", r"y_{i} = b_{i,D_{ij}} x_{0,} u_{j}"),
+        ("y_<t h> = x_<t (h)>", r"y_{th} = x_{t,(h,)}"),
         ("y_<t (h d)> = x_<t, h, -1, d>", r"y_{t,(h,d)} = x_{t,h,-1,d}"),
         ("y_i = x_<2*t_i-|i|> z_<0 i>", r"y_{i} = x_{2 \cdot t_{i}-|i|} z_{0,i}"),
         ("y_i = a_i b_i / c_i * d_i", r"y_{i} = \frac{a_{i} b_{i}}{c_{i}} d_{i}"),

@@ -9,6 +9,7 @@ from tensorattn.scanning import DEEPEST_BRACKETS
 from tensorattn.source import Source, Span
 from tensorattn.spelling import calls, letters, macros, operands, tex
 from tensorattn.spelling.displays import displays
+from tensorattn.spelling.doubts import Doubts
 from tensorattn.spelling.naming import Named, starts_name, take_name
 from tensorattn.spelling.origins import Reading, Writer
 from tensorattn.spelling.scripts import Scripts
@@ -27,6 +28,7 @@ def read_latex(source: Source) -> Reading:
     for stretch in displays(nodes, writer, len(source.text)):
         formula.statements(stretch)
     formula.sums.settle()
+    formula.doubts.settle()
     return writer.reading()
 
 
@@ -48,6 +50,7 @@ class Formula:
         self.in_statement = False
         self.scripts = Scripts(self)
         self.sums = Sums(self)
+        self.doubts = Doubts(self)
 
     def statements(self, cursor: Cursor) -> None:
         """All statements of a display."""
@@ -174,7 +177,10 @@ class Formula:
         node = cursor.take()
         self._nest(node)
         self.levels.append(_Level(node))
-        self.writer.apart("(", node.span)
+        if self.after_operand and not node.spaced:  # `x_{i}(t)` looks like a call
+            self.writer.put("(", node.span)
+        else:
+            self.writer.apart("(", node.span)
         self.after_operand = False
 
     def _nest(self, node: Node) -> None:
@@ -257,6 +263,7 @@ class Formula:
         if argument is None:
             self.writer.complain("E-SYNTAX", "nothing follows `^`", mark.span, "write ^{2}")
             return
+        self.doubts.power(argument, mark)
         self.writer.put("**", mark.span)
         number = shown.strip()
         if number.lstrip("-").isdecimal() and number.isascii():

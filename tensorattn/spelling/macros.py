@@ -55,6 +55,8 @@ REPAIRS = {
     r"\dagger": r"write the indices in the other order",
     r"\|": r"write a norm with its index: \sqrt{x_{d} x_{d}}",
     r"\Vert": r"write a norm with its index: \sqrt{x_{d} x_{d}}",
+    r"\langle": r"write an inner product with its index: q_{d} k_{d}",
+    r"\rangle": r"write an inner product with its index: q_{d} k_{d}",
     r"\infty": r"leave entries out with a predicate: \mathrm{softmax}_{j:j\le i}",
     r"\in": r"write a predicate: \sum_{j:\mathrm{adj}_{ij}} x_{j}",
     r"\forall": r"leave it out: an index of the left side runs over all its positions",

@@ -10,8 +10,9 @@ from tensorattn.spelling import letters, macros
 from tensorattn.spelling.origins import Writer
 from tensorattn.spelling.tex import Cursor, Group, Node, contents
 
-_WITH_ARGUMENT = macros.WORDS | macros.BOLD | macros.STYLED | macros.ARROWS
+WITH_ARGUMENT = macros.WORDS | macros.BOLD | macros.STYLED | macros.ARROWS
 _WORD = re.compile(r"(?:leaky_relu|[A-Za-z][A-Za-z0-9]*)'*")
+MOST_MARKS = 8  # over one name
 
 
 class Named(NamedTuple):
@@ -20,18 +21,27 @@ class Named(NamedTuple):
     text: str
     span: Span
     plain: bool = False  # `\\mathrm{ln{}}`: a name, whatever the word says else
+    under: str = ""  # what a bar stands over: over an index it is a softmax
 
     def with_mark(self, mark: str, span: Span) -> Named:
         """The mark goes before the primes: `\\bar{W'}` is `Wbar'`."""
-        stem = self.text.rstrip("'")
-        return Named(stem + mark + self.text[len(stem) :], span)
+        return Named(_marked(self.text, mark), span, under=self.text if mark == "bar" else _marked(self.under, mark))
+
+    def primed(self, primes: str, span: Span) -> Named:
+        """The name with more primes."""
+        return self._replace(text=self.text + primes, span=span, under=self.under and self.under + primes)
+
+
+def _marked(name: str, mark: str) -> str:
+    stem = name.rstrip("'")
+    return stem + mark + name[len(stem) :] if name else ""
 
 
 def starts_name(node: Node | None) -> bool:
     """Whether a name begins here; a group has to be one name."""
     while isinstance(node, Group):
         inside = [n for n in node.nodes if not _is_mark(n) and n.text not in letters.PRIMES]
-        with_argument = bool(inside) and inside[0].text in _WITH_ARGUMENT
+        with_argument = bool(inside) and inside[0].text in WITH_ARGUMENT
         if len(inside) != (2 if with_argument else 1):
             return False
         node = inside[0]
@@ -39,7 +49,7 @@ def starts_name(node: Node | None) -> bool:
         return False
     if node.kind == "char":
         return letters.word_of(letters.parts(node.text)[0]) is not None
-    return _is_mark(node) or node.text in _WITH_ARGUMENT or node.text in letters.GREEK_MACROS
+    return _is_mark(node) or node.text in WITH_ARGUMENT or node.text in letters.GREEK_MACROS
 
 
 def _is_mark(node: Node) -> bool:
@@ -56,9 +66,14 @@ def take_name(cursor: Cursor, writer: Writer) -> Named | None:
         writer.complain("E-OVERLINE", "a mark stands over nothing", Span(start, cursor.end), hint)
         return None
     named = _unmarked(cursor, writer, bool(marks))
+    if named is not None and len(marks) > MOST_MARKS:
+        hint = r"\bar, \tilde and \hat may stand over a name"
+        writer.complain("E-OVERLINE", f"{len(marks)} marks stand over `{named.text}`", Span(start, cursor.behind), hint)
+        return None
     if named is None:
         return None
-    named = named._replace(text=named.text + take_primes(cursor), span=Span(start, cursor.behind))
+    primes = take_primes(cursor)
+    named = named.primed(primes, Span(start, cursor.behind))
     for mark in reversed(marks):
         named = named.with_mark(mark, named.span)
     return named
@@ -91,7 +106,7 @@ def _unmarked(cursor: Cursor, writer: Writer, marked: bool) -> Named | None:
         return Named(letters.GREEK_MACROS[node.text], node.span)
     if node.text in macros.WORDS:
         return _word(cursor, node, writer)
-    if node.text in _WITH_ARGUMENT:
+    if node.text in WITH_ARGUMENT:
         return _styled(cursor, node, writer)
     base, *over = letters.parts(node.text) if node.kind == "char" else (node.text,)
     name = letters.word_of(base) if node.kind == "char" else None
@@ -105,7 +120,11 @@ def _unmarked(cursor: Cursor, writer: Writer, marked: bool) -> Named | None:
 def _with_accents(cursor: Cursor, named: Named, over: list[str], writer: Writer) -> Named | None:
     """Combining marks after a letter, as in Unicode."""
     while (node := cursor.peek()) is not None and node.kind == "char" and letters.is_combining(node.text):
-        over = [*over, cursor.take().text]
+        over.append(cursor.take().text)
+    if len(over) > MOST_MARKS:
+        what = f"{len(over)} marks stand over `{named.text}`"
+        writer.complain("E-OVERLINE", what, named.span, r"\bar, \tilde and \hat may stand over a name")
+        return None
     for mark in over:
         if mark not in letters.MARKS:
             what = f"the mark U+{ord(mark):04X} over `{named.text}` means nothing here"
@@ -121,7 +140,7 @@ def _only_name(group: Group, writer: Writer, marked: bool) -> Named | None:
     cursor = contents(group)
     named = take_name(cursor, writer) if starts_name(cursor.peek()) else None
     if named is not None and cursor.peek() is None:
-        return Named(named.text, group.span)
+        return named._replace(span=group.span)
     inside = writer.text(group.inside)
     if marked:
         hint = (
@@ -144,10 +163,14 @@ def _word(cursor: Cursor, macro: Node, writer: Writer) -> Named | None:
     shown = writer.text(argument.inside if isinstance(argument, Group) else argument.span).strip()
     if isinstance(argument, Group) and len(argument.nodes) == 1 and starts_name(argument.nodes[0]):
         named = take_name(contents(argument), writer)
-        return Named(named.text, span) if named else None
+        return named._replace(span=span) if named else None
     if macro.text in macros.TEXTS and shown in macros.PROSE:
         hint = r"write \mathrm{where}\left(condition, value, otherwise\right), or \sum_{j:j\le i} with a condition"
         writer.complain("E-SYMBOL", f"`{shown}` is no word of the notation", span, hint)
+        return None
+    if isinstance(argument, Group) and writer.text(argument.inside) != shown and shown not in macros.KNOWN:
+        hint = "leave words beside the formula out; a name has no space"
+        writer.complain("E-SYNTAX", f"`{shown}` between spaces is a word, not a factor", span, hint)
         return None
     word = re.sub(r"\\(?=_)", "", shown.removesuffix("{}"))
     if greek := re.fullmatch(r"(\\[A-Za-z]+) ?([0-9]+'*)", shown):
@@ -187,4 +210,4 @@ def _styled(cursor: Cursor, macro: Node, writer: Writer) -> Named | None:
             "E-RUN", what, span, rf"write \mathrm{{{shown}}} for one name, {macro.text} over each for several"
         )
         return None
-    return Named(named.text, span)
+    return named._replace(span=span)

@@ -63,10 +63,17 @@ class Scripts:
             self.writer.complain(code, what, span, hint)
             return
         self.group(mark.text, mark.span, inside, argument.span.end)
+        self.formula.doubts.script(owned, mark.text, argument, cursor)
 
     def group(self, mark: str, span: Span, inside: Cursor, end: int) -> None:
         """`^<…>` or `_<…>`."""
         self.writer.put(f"{mark}<", span)
+        if inside.sees(","):
+            what, hint = (
+                "a comma before the first index is a derivative to some",
+                "leave it out; ta.grad takes derivatives",
+            )
+            self.writer.complain("E-SYNTAX", what, inside.nodes[0].span, hint)
         chunks, put = _chunks(inside), _Separator(self.writer.put)
         for chunk in chunks:
             if _has_arithmetic(chunk):
@@ -81,10 +88,8 @@ class Scripts:
     def _slot(self, chunk: Cursor, commas: bool) -> None:
         node = chunk.peek()
         assert node is not None
-        gathers = (after := chunk.peek(2)) is not None and after.text in (
-            "^",
-            "_",
-        )  # `\bar{D}_{ij}`, no bar has a script
+        # `\bar{D}_{ij}` gathers, for no bar has a script
+        gathers = (after := chunk.peek(2)) is not None and after.text in ("^", "_")
         if node.text in (r"\bar", r"\overline") and not gathers:
             self._bar(chunk)
         elif node.text == "(":
@@ -115,6 +120,10 @@ class Scripts:
         """A name, or a gather."""
         named = take_name(chunk, self.writer)
         if named is None:
+            return
+        if named.under and not chunk.sees("^", "_"):  # `{\bar\nu}`, `\mathbf{\bar n}`, a combining overline
+            self.writer.put(f"bar({named.under})", named.span)
+            self.indices.add(named.under)
             return
         self.writer.put(named.text, named.span)
         if not self.attach(chunk, named):
@@ -152,7 +161,14 @@ class Scripts:
             self.writer.complain("E-LABEL", f"`({label})` is a label, which names no axis", span, hint)
             return
         self.writer.put("(", opened.span)
-        self.names(Cursor(tuple(inside), end - 1))
+        merged = Cursor(tuple(inside), end - 1)
+        self.names(merged)
+        if merged.peek() is not None:
+            what, hint = (
+                "a merged axis holds plain index names",
+                "write (h,d); an axis with arithmetic is one slot, {t,h+d}",
+            )
+            self.writer.complain("E-SYNTAX", what, Span(merged.place, end - 1), hint)
         self.writer.put(")", Span(end - 1, end))
 
     def _bar(self, chunk: Cursor) -> None:
@@ -176,8 +192,8 @@ class Scripts:
         elif starts_name(node):
             named = take_name(chunk, self.writer)
             if named is not None:
-                self.writer.put(named.text, named.span)
-                self.indices.add(named.text)
+                self.writer.put(named.under or named.text, named.span)
+                self.indices.add(named.under or named.text)
         else:
             chunk.take()
             self.writer.complain(
@@ -195,10 +211,14 @@ class Scripts:
                 continue
             put(inside.place)
             named = take_name(inside, self.writer)
-            if named is not None:
-                self.writer.put(named.text, named.span)
-                self.indices.add(named.text)
-                found.append(named)
+            if named is None:
+                continue
+            if named.under:
+                hint = f"write {named.under}; a bar stands over an index in a script, W^{{\\mu\\bar\\nu}}"
+                self.writer.complain("E-OVERLINE", "a bar stands over a name in a list of names", named.span, hint)
+            self.writer.put(named.text, named.span)
+            self.indices.add(named.text)
+            found.append(named)
         return found
 
     # Arithmetic
@@ -337,7 +357,7 @@ def no_indices(mark: str, nodes: tuple[Node, ...], owner: Named, owned: str, sho
             rf"a label belongs to the name: \mathrm{{{name}{number}}}; a fixed slot has a comma: {owned}_{{{shown},}}"
         )
         return "E-LABEL", f"`_{{{shown}}}` may be a label or a position", hint
-    indices = all(starts_name(n) or isinstance(n, Group) or n.text == "," for n in nodes)
+    indices = all(starts_name(n) or isinstance(n, Group) or n.text == "," or n.text in letters.PRIMES for n in nodes)
     if mark == "^" and owner.text == "e" and not owner.plain and not indices:
         return "E-POWER", "`e^{…}` with more than indices would be a power", rf"write \exp\left({shown}\right)"
     return None

@@ -20,15 +20,18 @@ DISPLAYS = frozenset("align alignat displaymath eqnarray equation flalign gather
 INNER = frozenset("aligned alignedat array gathered multlined split".split())
 WITH_COLUMNS = frozenset({"array", "alignat", "alignedat"})
 
-_TOKEN = re.compile(
+_TOKEN = (
     r"(?P<comment>(?:#|%(?!\}))[^\n]*)"
-    r"|(?P<display>\$\$?|\\[\[\]()]|\{%|%\})"
+    r"|(?P<display>\$\$?|\\[\[\]()]CURLY)"
     r"|(?P<environment>\\(?P<edge>begin|end)[ \t]*\{(?P<which>[A-Za-z]+)\*?\})"
-    r"|(?P<row>\\\\(\*|[ \t]*\[[0-9.]+ *[a-z]{2}\])?|\\cr(?![A-Za-z])|\\newline(?![A-Za-z]))"
+    r"|(?P<row>\\\\(\*|[ \t]*\[-?[0-9.]+ *[a-z]{2}\])?|\\cr(?![A-Za-z])|\\newline(?![A-Za-z]))"
+    r"|(?P<angle>\\(?:left|right|middle|[bB]igg?[lrm]?)\s*[<>])"
     r"|(?P<macro>\\(?:[A-Za-z]+\*?|.|$))"
-    r"|(?P<space>[ \t\r\n\f~&]+)|(?P<open>\{)|(?P<close>\})|(?P<char>.)",
-    re.DOTALL,
+    r"|(?P<space>[ \t\r\n\f~&]+)|(?P<open>\{)|(?P<close>\})|(?P<char>.)"
 )
+_PLAIN = re.compile(_TOKEN.replace("CURLY", ""), re.DOTALL)  # there `{%` is a brace and a comment, as in \frac{%
+_CURLY = re.compile(_TOKEN.replace("CURLY", r"|\{%|%\}"), re.DOTALL)
+_FENCE = re.compile(r"\\(left|right|[bB]ig)")  # what only says how tall a bracket is
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ Complain = Callable[[str, str, Span, str], None]
 def tokens(text: str, complain: Complain) -> Iterator[Token]:
     r"""The tokens of a text: comments, spacing macros, `\left \right`, `&` and white space are gone."""
     spaced, skip_to = False, 0
-    for match in _TOKEN.finditer(text):
+    for match in (_CURLY if "%}" in text else _PLAIN).finditer(text):
         kind, shown, span = _kind(match), match.group(), Span(*match.span())
         if span.start < skip_to:
             continue
@@ -73,6 +76,8 @@ def tokens(text: str, complain: Complain) -> Iterator[Token]:
             if match["which"] not in DISPLAYS:
                 kind = "space"
                 _check_environment(match["which"], span, complain)
+        if kind == "angle":  # a bracket, no comparison
+            kind, shown = "macro", r"\langle" if shown.endswith("<") else r"\rangle"
         shown = shown.rstrip("*") if kind == "macro" and shown != "\\*" else shown
         if kind == "macro" and shown in WITH_SKIPPED_ARGUMENT:
             skip_to = _argument_end(text, span.end)
@@ -81,7 +86,7 @@ def tokens(text: str, complain: Complain) -> Iterator[Token]:
             skip_to = _invisible_fence(text, span.end)
             skipped = True
         if skipped and kind != "display":
-            spaced = True
+            spaced = spaced or _FENCE.match(shown) is None
             continue
         yield Token(kind, shown, span, spaced)
         spaced = False

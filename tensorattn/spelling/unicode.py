@@ -73,6 +73,7 @@ class _Reader:
         self.writer.complain(code, what, Span(self.at, end), hint)
         if self.writer.pieces and self.writer.pieces[-1].text in ("^", "_"):
             self.writer.put("i", Span(self.at, end))  # the rest can be read on
+        self.writer.put(" ", Span(end, end))  # the words on both sides do not join
         self.at = end
 
     # Brackets and scripts
@@ -252,11 +253,12 @@ def refused_run(mark: str, names: list[str], shown: str, owner: str = "x") -> tu
         return "E-MATRIX", what, "write the indices, e.g. Q_⟨i d⟩ K_⟨j d⟩; for an index named T write ^⟨T⟩"
     signs = "".join(n.replace("−", "-") for n in names)
     if not all(name.isalpha() for name in names):
+        label = f", a label: {owner}{signs}" if signs.isdigit() and owner.isascii() and owner.isalpha() else ""
         if mark == "^":
-            hint = f"a power: {owner}**({signs}), a label: {owner}{signs}, a fixed slot: {owner}_<{signs}>"
+            hint = f"a power: {owner}**({signs}){label}"
             return "E-POWER", f"`{shown}` is neither an index nor a power here", hint
-        hint = f"a label belongs to the name: {owner}{signs}, a fixed slot is written {owner}_<{' '.join(signs)}>"
-        return "E-LABEL", f"`{shown}` may be a label or a position", hint
+        slots = " ".join(signs) if signs.isdigit() else re.sub(r"(?<=[^+-])(?=[^\W\d_])", ", ", signs)
+        return "E-LABEL", f"`{shown}` may be a label or a position", f"a slot: {owner}_<{slots}>{label}"
     if not all(name.isascii() for name in names):
         return (
             "E-CHAR",

@@ -121,7 +121,8 @@ class Ascii:
     def cat(self, index: str, parts: Sequence[str], arguments: Sequence[str]) -> str:
         return f"cat[{self.index(index)} = {' + '.join(map(self.index, parts))}]({', '.join(arguments)})"
 
-    def power(self, base: Text, sign: str, exponent: Text) -> str:
+    def power(self, base: Text, sign: str, exponent: Text, placed: bool) -> str:
+        """`placed`: a position stands in the exponent."""
         return f"{self.at(ATOM, base)}**{sign}{self.at(ATOM, exponent)}"
 
     def reciprocal(self, divisor: Text) -> str:

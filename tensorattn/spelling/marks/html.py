@@ -38,7 +38,7 @@ class Html(Unicode):
         binder = f"{self.index(index)} = {' + '.join(map(self.index, parts))}"
         return f"cat{_script('_', binder)}({', '.join(arguments)})"
 
-    def power(self, base: Text, sign: str, exponent: Text) -> str:
+    def power(self, base: Text, sign: str, exponent: Text, placed: bool) -> str:
         return f"({base.words}){_script('^', sign + self.at(ATOM, exponent))}"
 
 

@@ -83,7 +83,7 @@ class Latex(Ascii):
         return rf"\{macro}{{{self.binder(names, where, '')}}}"
 
     def split(self, names: Sequence[str]) -> str:
-        return f"({','.join(map(self.index, names))})"
+        return f"({','.join(map(self.index, names))}{',' if len(names) == 1 else ''})"  # `(h)` would be a label
 
     def coefficient(self, size: int) -> str:
         return rf"{size} \cdot "
@@ -117,9 +117,11 @@ class Latex(Ascii):
         binder = f"{self.index(index)}={'+'.join(map(self.index, parts))}"
         return rf"\mathrm{{cat}}_{{{binder}}}{self.bracket(', '.join(arguments))}"
 
-    def power(self, base: Text, sign: str, exponent: Text) -> str:
+    def power(self, base: Text, sign: str, exponent: Text, placed: bool) -> str:
         raised = sign + self.at(PRODUCT if sign else OR, exponent)
-        return f"{self.bracket(base.words)}^{{{self.bracket(raised) if raised == 'T' else raised}}}"  # no transpose
+        if raised == "T" or (placed and raised[0] not in "+-"):
+            raised = f"+{raised}"  # without a sign it would be a transpose, or an index of the bracket
+        return f"{self.bracket(base.words)}^{{{raised}}}"
 
     def reciprocal(self, divisor: Text) -> str:
         return rf"\frac{{1}}{{{divisor.words}}}"

@@ -241,7 +241,11 @@ class Shaper:
         axis = body.columns if body.columns is not None else body.rows
         if node.axes:
             (named,) = node.axes
-            axis = next((a for a in body.axes if self.axes.name_of(a) == named), None)
+            axis, *others = [a for a in body.axes if self.axes.name_of(a) == named] or [None]
+            if others:
+                what = f"two axes of the argument are named `{named}`"
+                hint = "leave the name out for the last axis; transpose for the other; or declare two names"
+                self.refuse("E-AXIS", what, node.function.span, hint)
         if axis is None:
             shown = self.algebra.shape(body)
             hint = "the argument is a matrix or a vector; other axes are named in index form: softmax[j](…)"
