@@ -114,3 +114,26 @@ def test_a_number_that_grows_is_no_new_graph() -> None:
         q, k, v = (torch.randn(s, generator=make) for s in ((2, 3), (length, 3), (length, 3)))
         torch.testing.assert_close(traced(q, k, v, length - 2), attend(q=q, k=k, v=v, start=length - 2))
     assert graphs.frame_count == 1
+
+
+@pytest.mark.parametrize("plan", ["auto", "dense", "streamed"])
+def test_a_table_that_is_read_as_it_is_too(plan: str) -> None:
+    """Planned without sizes, as an operator and while it is compiled: the axes of the table have sizes of their own."""
+    formula = ta.compile("y_<n i> = softmax[j](G_<s_<n i> t_<n j>>) m_<n j> + G_<n i>", plan=plan)
+    assert "softmax" in formula.explain()
+    make = torch.Generator().manual_seed(0)
+    G, m = (torch.randn(shape, generator=make, dtype=torch.float64) for shape in ((5, 3), (5, 7)))
+    s, t = torch.randint(0, 5, (5, 3), generator=make), torch.randint(0, 3, (5, 7), generator=make)
+
+    def ours(G: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        return formula(G=G, m=m, s=s, t=t)
+
+    def plain(G: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        return torch.einsum("nij,nj->ni", G[s[:, :, None], t[:, None]].softmax(-1), m) + G
+
+    def slopes(function: Callable[..., torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        return torch.func.grad(lambda G, m: function(G, m).sin().sum(), argnums=(0, 1))(G, m)
+
+    for found, expected in zip(slopes(ours), slopes(plain), strict=True):
+        torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(torch.compile(ours, backend="aot_eager", fullgraph=True)(G, m), plain(G, m))

@@ -199,6 +199,31 @@ def test_sums_by_place(text, library):
     assert "scatter" in ta.compile(program).source("numpy")
 
 
+@BOTH
+@pytest.mark.parametrize("bad", [NAN, INF])
+def test_sums_by_place_of_rows_reach_their_own_place_only(bad, library, monkeypatch):
+    """What is not finite reaches the places that admit it; positions that no place has need be none of the table."""
+    forced(monkeypatch)
+    program = ta.parse(
+        "h_<p r> = sum[n i j : p == s_<n i> and r == t_<n j>]"
+        "(c_<n i> m_<n j> softmax[j](G_<s_<n i> t_<n j>>)) + 0 H_<p r>"
+    )
+    rng = np.random.default_rng(0)
+    x = dict(
+        s=rng.integers(0, 3, (2, 11)), t=rng.integers(0, 3, (2, 7)), c=rng.normal(size=(2, 11)),
+        m=rng.normal(size=(2, 7)), G=rng.normal(size=(4, 3)), H=np.zeros((4, 3)),
+    )  # fmt: skip
+    x["s"][0], x["m"][0, 3] = 0, bad
+    x["s"][1, 4] = -1
+    wrap = np.asarray if library == "numpy" else torch.tensor
+    compiled = ta.compile(program)
+    found = np.asarray(compiled({name: wrap(x[name]) for name in program.inputs}))
+    expected = evaluate(program, x)["h"]
+    assert {"symbol rows", "scatter"} <= rules(compiled)
+    assert np.isnan(expected).sum() == 1
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
 def test_gradients_of_gathers_are_sums_by_place():
     """As a product with one-hot matrices it would take n i p p1 = 41 million multiplications."""
     gradient = ta.grad("T^<n i> = G_<val^<n i>, key^<n i>>; s = T^<n i> x^<n i>", ["G"])

@@ -140,14 +140,13 @@ class Builder:
         return (*body, Arrange(out, result))
 
     def length(self, name: str, axis: int) -> Size:
-        """The length of an axis of an input, by an index that is read from it, else by a name of its own."""
-        read = Axis(name, axis)
-        for known, how in self.reads.items():
-            if how == read:
-                return Size.of(known)
-        symbol = f"{name}.{axis}"
+        """The length of an axis of an input, by an index that is read from it, else by a name of its own.
+
+        Both are noted: the axis of the table that is gathered from bears the latter.
+        """
+        read, symbol = Axis(name, axis), f"{name}.{axis}"
         self._lengths[symbol] = read
-        return Size.of(symbol)
+        return next((Size.of(known) for known, how in self.reads.items() if how == read), Size.of(symbol))
 
     def name_length(self, name: str, size: Size) -> None:
         """A further name for a length."""

@@ -67,7 +67,8 @@ def _table_axis(state: Lowering, name: str, size: Size) -> Index:
 
 def _length(state: Lowering, name: str, axis: int) -> Size:
     """The length of an axis of an input."""
-    return _declared(state, name, axis) or state.builder.length(name, axis)
+    own = state.builder.length(name, axis)
+    return _declared(state, name, axis) or own
 
 
 def _declared(state: Lowering, name: str, axis: int) -> Size | None:

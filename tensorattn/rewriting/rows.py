@@ -68,7 +68,12 @@ class Rows:
         if not self.axes:
             return program
         self.masked = bringing(program)
-        return replace(program, statements=tuple(replace(s, body=self._by_symbol(s.body)) for s in program.statements))
+        statements: list[Statement] = []
+        for statement in program.statements:
+            self.made = []
+            body = self._by_symbol(statement.body)
+            statements += [*self.made, replace(statement, body=body)]
+        return replace(program, statements=tuple(statements))
 
     def _round(self, program: Program, outputs: tuple[str, ...]) -> Program:
         statements: list[Statement] = []
@@ -152,11 +157,12 @@ class Rows:
             if places is not None and all(p == places for _, p in rows):
                 numbers += 1
                 symbol = self._symbol(rows[0][0], index, numbers)
-                node = _summed(node, index, places, [f for f, _ in rows], symbol)
+                there = Map(AT, (places, Position(symbol)))
+                node = _unmasked(_summed(node, index, there, [f for f, _ in rows], symbol))
         return node
 
     def _placed(self, node: Reduce) -> Expr:
-        """`Σ_{n i: p = σ_i} R[σ_i] x_i` as `Σ_s [p = s] Σ_n R[s] Σ_{i: σ_i = s} x_i`, a term at a time."""
+        """`Σ_{n i: p = σ_i} R[σ_i] x_i` as `Σ_{s: p = s} Σ_n R[s] Σ_{i: σ_i = s} x_i`, a term at a time."""
         terms = _terms(node.body)
         found = [self._term(replace(node, body=product_of(term.factors, term.summed))) for term in terms]
         if all(f is None for f in found):
@@ -170,25 +176,37 @@ class Rows:
     def _term(self, node: Reduce) -> Expr | None:
         found = scatters(node)
         body = node.body if isinstance(node.body, Product) else Product((node.body,))
-        if found is None or any(brings(f, self.masked) for f in body.factors):
+        if found is None:
             return None
         for index, (p, places) in product(node.indices, found.places):
             rows = [f for f in body.factors if self._places(f, index) == places]
             rest = Scatters(tuple(c for c in found.places if c[0] != p), found.where)
-            if not rows or index in rest.free:
+            masked = any(index in f.free and brings(f, self.masked) for f in body.factors)
+            if not rows or masked or index in rest.free:
                 continue
             symbol = self._symbol(rows[0], index, highest_number(node) + 1)
             same = Map("equal", (Position(p), Position(symbol)))
-            inner = _summed(replace(body, summed=(*body.summed, index)), index, places, rows, symbol)
-            inner = replace(inner, summed=tuple(i for i in inner.summed if i != symbol))
+            there = Map("equal", (Position(symbol), places))
+            inner = _summed(replace(body, summed=(*body.summed, index)), index, there, rows, symbol)
+            *others, by_symbol = inner.factors
+            summed = tuple(i for i in inner.summed if i != symbol)
+            inner = replace(inner, factors=(*others, self._own(by_symbol)), summed=summed)
             left = tuple(i for i in node.indices if i != index)
             if rest.condition is None:
-                return Product((same, *inner.factors), (symbol, *inner.summed, *left))
-            whole = Reduce(
-                "sum", left, inner if len(inner.factors) > 1 or inner.summed else inner.factors[0], rest.condition
-            )
-            return Product((same, self._placed(whole)), (symbol,))
+                whole = product_of(inner.factors, (*inner.summed, *left))
+                return Reduce("sum", (symbol,), self._own(whole), same)
+            whole = self._placed(Reduce("sum", left, product_of(inner.factors, inner.summed), rest.condition))
+            return Reduce("sum", (symbol,), self._own(whole), same)
         return None
+
+    def _own(self, sums: Expr) -> Tensor:
+        """Sums as a statement, so that they stand below no predicate of what reads them."""
+        name = fresh("Sums", {*self.taken, *self.axes})
+        order = tuple(i for i in dict.fromkeys(indices_of(sums)) if i in sums.free)
+        self.taken.add(name)
+        self.masked = {*self.masked, name}
+        self.made.append(Statement(name, tuple((i,) for i in order), sums))
+        return Tensor(name, order)
 
     def _waits(self, node: Product, index: Index) -> bool:
         """Whether what is summed by symbol would hold rows of another index: that one is summed first."""
@@ -212,8 +230,8 @@ class Rows:
         return Index(self.axes[rows.name][axis], number)
 
 
-def _summed(node: Product, index: Index, places: Tensor, rows: list[Expr], symbol: Index) -> Product:
-    """`Σ_i R[σ_i] x_i` as `Σ_s R[s] Σ_{i: σ_i = s} x_i`."""
+def _summed(node: Product, index: Index, there: Expr, rows: list[Expr], symbol: Index) -> Product:
+    """`Σ_i R[σ_i] x_i` as `Σ_s R[s] Σ_{i: σ_i = s} x_i`: symbols without a position are excluded. `there`: σ_i = s."""
 
     def at(factor: Expr) -> Expr:
         assert isinstance(factor, Tensor)
@@ -224,9 +242,15 @@ def _summed(node: Product, index: Index, places: Tensor, rows: list[Expr], symbo
     others = tuple(f for f in node.factors if f not in rows and index in f.free)
     rest = tuple(f for f in node.factors if f not in rows and index not in f.free)
     body: Expr = Number(1) if not others else others[0] if len(others) == 1 else Product(others)
-    by_symbol = Reduce("sum", (index,), body, Map(AT, (places, Position(symbol))))
+    by_symbol = Reduce("sum", (index,), body, there)
     summed = tuple(symbol if i == index else i for i in node.summed)
-    return replace(node, factors=(*rest, *map(at, rows), Add((by_symbol, Number(0)))), summed=summed)
+    return replace(node, factors=(*rest, *map(at, rows), by_symbol), summed=summed)
+
+
+def _unmasked(node: Product) -> Product:
+    """The product with no predicate of the sum by symbol, its last factor: positions had none."""
+    *others, by_symbol = node.factors
+    return replace(node, factors=(*others, Add((by_symbol, Number(0)))))
 
 
 def _terms(node: Expr) -> list[Term]:
