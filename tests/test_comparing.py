@@ -22,6 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::tensorattn.NotationWarning")
 
 SCORE = "q_<i d> k_<j d> / sqrt(|d|)"
 SAME_FORM = {
+    "softmax of log of softmax": ("p_j = softmax[j](x_j)", "p_j = softmax[j](log(softmax[j](x_j)))"),
     "renamed sum": ("y_i = A_<i j> x_j", "y_i = A_<i k> x_k"),
     "order of factors": ("y_<i k> = A_<i j> B_<j k>", "y_<i k> = B_<j k> A_<i j>"),
     "distributed": ("y_i = A_<i j> (x_j + z_j)", "y_i = A_<i k> x_k + A_<i l> z_l"),
@@ -60,7 +61,6 @@ SAME_VALUES = {
     "rational": ("y_i = x_i / (x_i + z_i)", "y_i = 1 / (1 + z_i / x_i)"),
     "product of exps": ("y_<i j> = exp(a_i) exp(b_j)", "y_<i j> = exp(a_i + b_j)"),
     "two bars": ("y = A_<bar(j)> B_<bar(k)> v_<j k>", "y = softmax[j k](A_j + B_k) v_<j k>"),
-    "softmax of log of softmax": ("p_j = softmax[j](x_j)", "p_j = softmax[j](log(softmax[j](x_j)))"),
     "sigmoid": ("p_j = sigmoid(x_j)", "p_j = 1 / (1 + exp(0 - x_j))"),
     "tanh": ("p_j = tanh(x_j)", "p_j = 2 * sigmoid(2 x_j) - 1"),
     "softmax1": ("p_j = softmax1[j](x_j)", "p_j = exp(x_j) / (1 + sum[k](exp(x_k)))"),
