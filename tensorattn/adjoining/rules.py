@@ -93,10 +93,8 @@ def exponentials(e: Emitter, score: Register, total: Register, where: Register |
     none = e.apply("equal", total, Literal(-inf), dtype="bool")
     shift = e.select(none, Literal(0.0), total, total.dtype)
     less = e.apply("subtract", score, shift, dtype=score.dtype, like=score.axes)
-    if where is None:
-        return e.apply("exp", less, dtype=score.dtype)
-    weights = e.apply("exp", e.select(where, less, Literal(0.0), score.dtype), dtype=score.dtype)
-    return e.select(where, weights, Literal(0.0), score.dtype)
+    admitted = less if where is None else e.select(where, less, Literal(-inf), score.dtype)
+    return e.apply("exp", admitted, dtype=score.dtype)
 
 
 def _log_sum_exp(e: Emitter, made: LogSumExp, bar: Register) -> Terms:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from math import inf
 
 from tensorattn.ir import Index
 from tensorattn.kernel import (
@@ -72,16 +73,15 @@ def _bounds(stream: Stream, axis: Index, makers: Mapping[str, Instruction], cut:
     """Where along the axis the weights in this loop can be other than 0."""
     every = list(_every(stream.body))
     weighers = [i for i in every if isinstance(i, WEIGHERS) and _runs_over(i, axis)]
-    weighers = weighers or [i for i in every if _is_masked(i, axis) and constraints(_where(i), makers)]
-    zero = {r for w in weighers for r in _zero(w)}
+    weighers = weighers or [i for i in every if _is_masked(i, axis, makers)]
+    wheres = [_where(weigher, makers) for weigher in weighers]
+    zero = {r for w, where in zip(weighers, wheres, strict=True) for r in _zero(w, where)}
     if not weighers or not _is_neutral(stream.body, axis, zero):
         return None
     if axis == stream.axis and any(s.part.name not in zero for s in stream.stacked):
         return None  # a result that is not 0 where the loop does not run
-    common = set(constraints(_where(weighers[0]), makers))
-    for weigher in weighers[1:]:
-        common &= set(constraints(_where(weigher), makers))
-    ordered = [c for c in constraints(_where(weighers[0]), makers) if c in common]
+    common = set.intersection(*(set(constraints(where, makers)) for where in wheres))
+    ordered = [c for c in constraints(wheres[0], makers) if c in common]
     low, high = interval(ordered, axis, frozenset(cut))
     low, high = (tuple(b for b in bounds if _moves(b, axis)) for bounds in (low, high))
     return Narrowed(axis, low, high) if low or high else None
@@ -102,18 +102,22 @@ def _runs_over(weigher: Instruction, axis: Index) -> bool:
     return False
 
 
-def _is_masked(instruction: Instruction, axis: Index) -> bool:
-    """Whether it makes something 0 where a predicate that has the axis excludes."""
-    match instruction:
+def _is_masked(instruction: Instruction, axis: Index, makers: Mapping[str, Instruction]) -> bool:
+    """Whether it makes something 0 where a predicate that bounds the axis excludes."""
+    where = _where(instruction, makers) if isinstance(instruction, Apply) else None
+    return where is not None and axis in where.axes and bool(constraints(where, makers))
+
+
+def _where(weigher: Instruction, makers: Mapping[str, Instruction]) -> Register | None:
+    """Where it can be other than 0."""
+    match weigher:
         case Apply(function="select", arguments=(Register() as where, Register(), Literal(value=0))):
-            return axis in where.axes
-    return False
-
-
-def _where(weigher: Instruction) -> Register | None:
-    if isinstance(weigher, Apply):
-        return weigher.arguments[0]  # type: ignore[return-value]
-    return weigher.where  # type: ignore[union-attr]
+            return where
+        case Apply(function="exp" | "exp2", arguments=(Register(name=name),)):
+            match makers.get(name):
+                case Apply(function="select", arguments=(Register() as where, _, Literal() as other)):
+                    return where if other.value == -inf else None
+    return getattr(weigher, "where", None)
 
 
 def is_sum(stream: Stream, carry: Carry) -> bool:
@@ -123,10 +127,10 @@ def is_sum(stream: Stream, carry: Carry) -> bool:
     return uses == [Apply(merged, "add", (carry.state, carry.part))]
 
 
-def _zero(weigher: Instruction) -> tuple[str, ...]:
+def _zero(weigher: Instruction, where: Register | None) -> tuple[str, ...]:
     """The registers that are 0 where the weigher's predicate excludes."""
-    where = found.name if (found := _where(weigher)) is not None else ""
-    return (where,) if isinstance(weigher, LogSumExp) else (where, weigher.out.name)  # type: ignore[union-attr]
+    name = where.name if where is not None else ""
+    return (name,) if isinstance(weigher, LogSumExp) else (name, weigher.out.name)  # type: ignore[union-attr]
 
 
 def _is_neutral(body: Iterable[Instruction], axis: Index, zero: set[str]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import log
+from math import inf, log
 
 from tensorattn.kernel import Apply, Arrange, Cast, Contract, IfFinite, Instruction, Kernel
 from tensorattn.lowering.liveness import makes, without_dead
@@ -52,11 +52,9 @@ class Scaling:
                 if both[0] is None or both[1] is None:
                     return None
                 return self._keep(replace(made, out=_named(register), arguments=both))  # type: ignore[arg-type]
-            case Apply(function="select", arguments=(Register() as where, Register() as a, Literal(value=0))) as made:
-                scaled = self._scaled(a)
-                if scaled is None:
-                    return None
-                return self._keep(replace(made, out=_named(register), arguments=(where, scaled, Literal(0.0))))
+            case Apply(function="select", arguments=(where, Register() as a, Literal() as other)) as made:
+                scaled = self._scaled(a) if other.value in (0, -inf) else None
+                return scaled and self._keep(replace(made, out=_named(register), arguments=(where, scaled, other)))
             case Arrange(source=source) | Cast(source=source) as made if source.dtype == register.dtype:
                 scaled = self._scaled(source)
                 return None if scaled is None else self._keep(replace(made, out=_named(register), source=scaled))
