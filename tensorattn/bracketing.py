@@ -15,7 +15,7 @@ from tensorattn.ir import (
     Position,
     Product,
     Reduce,
-    Split,
+    Slot,
     Tensor,
     Top,
     children,
@@ -124,14 +124,16 @@ def is_implicit(expr: Product, index: Index, barred: frozenset[int]) -> bool:
 def count_in(factor: Expr, name: str) -> int:
     """How often an index counts in a factor: in a tensor as often as written."""
     if isinstance(factor, Tensor):
-        return sum(
-            (isinstance(s, Index) and s.name == name)
-            or (isinstance(s, (Split, Affine)) and any(i.name == name for i in s.free))
-            for s in factor.slots
-        )
+        return sum(_count_in_slot(slot, name) for slot in factor.slots)
     if isinstance(factor, Constant):
         return sum(i.name == name for i in factor.indices)
     return int(any(i.name == name for i in factor.free))
+
+
+def _count_in_slot(slot: Slot, name: str) -> int:
+    if isinstance(slot, Affine):
+        return sum(count_in(atom, name) for _, atom in slot.terms)
+    return sum(index.name == name for index in ((slot,) if isinstance(slot, Index) else slot.free))
 
 
 def _reads_position(expr: Expr, index: Index) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tensorattn.ir import Expr, Index, Normalise, Product, Reduce, substitute
+from tensorattn.bracketing import is_implicit
+from tensorattn.ir import Expr, Index, Product, Reduce, substitute
 from tensorattn.source import Span
 
 OPEN = -1  # the number of an index whose binder is not known yet
@@ -69,9 +70,12 @@ def product(factors: list[Expr], summed: tuple[Index, ...]) -> Expr:
         else:
             flat.append(factor)
     sums.extend(summed)
-    if len(flat) == 1 and (not sums or isinstance(flat[0], Normalise)):  # weights alone: as `sum[…]` around them reads
-        return Reduce("sum", tuple(sums), flat[0]) if sums else flat[0]
-    return Product(tuple(flat), tuple(sums))
+    if len(flat) == 1 and not sums:
+        return flat[0]
+    found = Product(tuple(flat), tuple(sums))
+    if len(flat) == 1 and not all(is_implicit(found, index, frozenset()) for index in sums):
+        return Reduce("sum", found.summed, flat[0])  # it prints with `sum[…]` around it, and so reads back
+    return found
 
 
 def renumber(expr: Expr, free: frozenset[Index]) -> Expr:

@@ -41,6 +41,8 @@ NASTY = [
     "y_<i j> = A_<bar(i) j> A_<i bar(j)>",
     "y_<i j> = softmax[j i](A_<i j>)",
     "z_<i k> = A_<i bar(j) k j> + 0",
+    "y_<i+x_<i j c>, j, c>",
+    "y_<i+i>",
     "y_<i n> = A_<i bar(j)> (B_<j bar(k)> v_<k n>)",
     "y_i = A_<i bar(j)> B_<j l bar(k)> v_<k l>",
     "y_i = softmax[j : softmax[j](T_<i j>) > 0](S_<i j>) v_j",
