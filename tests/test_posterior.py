@@ -347,3 +347,15 @@ def test_batch_axes_and_merged_heads():
     for h in range(2):
         np.testing.assert_allclose(found[:, h, :, h], wanted[h], atol=1e-12)
         np.testing.assert_array_equal(found[:, h, :, 1 - h], 0)  # another head has no influence
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (0,)])
+def test_batch_axes_that_only_the_weights_have(shape):
+    rng = np.random.default_rng(8)
+    g, E = rng.normal(size=(*shape, 5)), rng.uniform(size=(5, 7))
+    joint = (np.exp(g) / np.exp(g).sum(-1, keepdims=True))[..., None] * E
+    wanted = joint / joint.sum(-2, keepdims=True)
+    program = ta.posterior("p_<... t> = g_<... bar(i)> E_<i t>", "i")
+    np.testing.assert_allclose(ta.compile(program)(g=g, E=E), wanted, atol=1e-12)
+    again = ta.grad(program, "g")
+    assert ta.compile(again)(g=g, E=E, dposterior=np.ones_like(wanted)).shape == g.shape

@@ -313,7 +313,7 @@ def made(given: Any, kind: type, name: str) -> None:
 
 
 def generator(given: Any) -> np.random.Generator:
-    """The source of random numbers that a seed stands for. Raises: ValueRefusedError, DTypeError."""
+    """The source of random numbers that a seed stands for. Raises: ValueRefusedError."""
     try:
         return np.random.default_rng(given)
     except (TypeError, ValueError) as error:
