@@ -36,4 +36,5 @@ def _through(node: Expr, weights: Normalise, known: Known) -> bool | None:
             return found == [True]
         case Reduce(kind="sum" | "mean", body=body):
             return bool(_through(body, weights, known))
-    return False
+        case _:
+            return False

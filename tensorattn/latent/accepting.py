@@ -318,3 +318,8 @@ def generator(given: Any) -> np.random.Generator:
         return np.random.default_rng(given)
     except (TypeError, ValueError) as error:
         raise refused(f"{given!r} is no seed: {error}", hint="give 0, 1, 2, … or a `numpy.random.Generator`") from None
+
+
+def source(given: Any) -> np.random.Generator | np.random.RandomState:
+    """A source of random numbers as it is, or that of a seed. Raises: ValueRefusedError."""
+    return given if isinstance(given, np.random.RandomState) else generator(given)

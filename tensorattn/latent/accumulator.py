@@ -59,10 +59,8 @@ class ChainedAttentionAccumulator:
 
         Raises: ShapeError, DTypeError, ValueRefusedError.
         """
-        if not isinstance(rng, Random):
-            rng = accepting.generator(rng)
-        rows = self._rows(x)
-        self._sums = self._sums + _random(rows, accepting.weights(weights, len(rows)), rng, self._sums)
+        rows, source = self._rows(x), accepting.source(rng)
+        self._sums = self._sums + _random(rows, accepting.weights(weights, len(rows)), source, self._sums)
 
     def update(self, x: Any, weight: float, estimate: ChainedAttentionDistribution) -> None:
         """Adds one observation. Raises: as `seq_update`."""

@@ -26,8 +26,7 @@ class ChainedAttentionSampler:
 
     def __init__(self, dist: ChainedAttentionDistribution, seed: Seed = None) -> None:
         self.dist = dist
-        given = isinstance(seed, (np.random.Generator, np.random.RandomState))
-        self.rng = seed if given else accepting.generator(seed)
+        self.rng = accepting.source(seed)
 
     def sample(self, size: int | None = None, *, batched: bool = True, length: int | tuple[int, int] = LENGTH) -> Any:
         """One observation, or a list of `size`; `length` positions each, or uniformly from (least, most).
