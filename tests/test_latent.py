@@ -359,3 +359,32 @@ def test_a_model_of_several_rows_repeats_those_of_one():
     assert model.dist_to_encoder() == latent.ChainedAttentionDataEncoder()
     assert len({hash(model.dist_to_encoder()), hash(latent.ChainedAttentionDataEncoder())}) == 1
     assert "L=2, S=4, T=3" in repr(model)
+
+
+@pytest.mark.parametrize("sigma2", [0.1, 1e-4])
+def test_json_changes_no_digit_of_a_fitted_model(sigma2):
+    rng = np.random.default_rng(11)
+    keys, emission = rng.normal(size=(3, 5, 5)), rng.dirichlet(np.ones(4), size=5)
+    start = latent.ChainedAttentionDistribution(keys, emission, sigma2)
+    rows = start.sampler(0).sample(40, length=(1, 7))
+    model = latent.fit(rows, start.estimator(), 10, start=start).model
+    assert model.keys.shape == (3, 5, 5)  # looking at them must not change what is written
+    read = type(model).from_json(model.to_json())
+    np.testing.assert_array_equal(read.log_affinity, model.log_affinity)
+    np.testing.assert_array_equal(read.keys, model.keys)
+    np.testing.assert_array_equal(read.emission, model.emission)
+    assert (read.estimator(), read.to_json()) == (model.estimator(), model.to_json())
+
+
+@pytest.mark.parametrize("sigma2", [1e-6, 0.1, 10.0, 1e6])
+def test_key_tables_have_the_attention_at_any_sigma2(sigma2):
+    affinity = 5 * np.random.default_rng(12).normal(size=(2, 7, 7))
+    made = latent.ChainedAttentionDistribution.from_affinities(affinity, np.full((7, 3), 1 / 3), sigma2)
+    read = latent.ChainedAttentionDistribution(made.keys, made.emission, sigma2)
+    np.testing.assert_allclose(read.log_affinity, made.log_affinity, atol=1e-6)
+
+
+def test_key_tables_that_overflow_are_refused():
+    made = latent.ChainedAttentionDistribution.from_affinities(np.eye(3)[None], np.eye(3), 1e300)
+    with pytest.raises(latent.ValueRefusedError, match="overflow at sigma2 1e\\+300"):
+        made.keys  # noqa: B018

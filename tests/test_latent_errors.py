@@ -238,3 +238,136 @@ def test_wrong_predictions(model):
     checked(lambda: model.predict_proba([], [], 1), "E-EMPTY", "no position that counts")
     checked(lambda: model.predict_proba([0, 1], [1, 2], True), "E-DTYPE", "`query` holds booleans")
     checked(lambda: model.predict_proba([0, 1], [1, 2], [[1]]), "E-RANK", "too many axes")
+
+
+def made_rows(keys=((0, 1),), values=((1, 1),), query=(0,), target=(1,), keep=((True, True),)):
+    return latent.Rows(*map(np.array, (keys, values, query, target, keep)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"keys": [[-1, 0]]}, "E-RANGE"),
+        ({"values": [[0, -1]]}, "E-RANGE"),
+        ({"target": [-1]}, "E-RANGE"),
+        ({"keys": [[0.0, 1.0]]}, "E-DTYPE"),
+        ({"keep": [[1, 1]]}, "E-DTYPE"),
+        ({"keep": [[False, False]]}, "E-EMPTY"),
+        ({"query": [0, 1]}, "E-EXTENT"),
+        ({"keep": [[True]]}, "E-EXTENT"),
+    ],
+)
+def test_rows_made_by_hand_are_checked_too(model, changes, code):
+    rows = made_rows(**changes)
+    accumulator = model.estimator().accumulator_factory().make()
+    for call in (
+        model.seq_log_density,
+        model.seq_posterior,
+        model.seq_decode,
+        lambda x: accumulator.seq_update(x, None, model),
+        lambda x: latent.fit(x, model.estimator(), 2),
+        latent.Stream(model.estimator(), start=model).update,
+    ):
+        checked(lambda call=call: call(rows), code, "")
+    assert accumulator.n == 0
+
+
+def test_the_parts_of_padded_rows_do_not_pass_for_whole_ones(model):
+    encoded = model.dist_to_encoder().seq_encode([GOOD, ([0], [1], 0, 1)])
+    keys, values, query, target = encoded
+    checked(lambda: model.seq_log_density((keys, values, query, target)), "E-RANGE", "`context_keys` at [1, 1] is -1")
+    given = model.seq_log_density((keys, values, query, target, encoded.keep))
+    np.testing.assert_array_equal(given, model.seq_log_density(encoded))
+
+
+@pytest.mark.parametrize("given", [None, 7, 2.5])
+def test_observations_that_are_none(model, given):
+    checked(lambda: latent.fit(given, model.estimator(), 2), "E-RANK", "observations are")
+    checked(lambda: model.dist_to_encoder().seq_encode(given), "E-RANK", "observations are")
+
+
+def test_arguments_of_other_classes(model):
+    estimator = model.estimator()
+    accumulator = estimator.accumulator_factory().make()
+    rows = model.dist_to_encoder().seq_encode([GOOD])
+    for given in (None, model, "x"):
+        checked(lambda given=given: latent.fit([GOOD], given, 2), "E-DTYPE", "no ChainedAttentionEstimator")
+        checked(lambda given=given: latent.Stream(given), "E-DTYPE", "no ChainedAttentionEstimator")
+    checked(lambda: latent.fit([GOOD], estimator, 2, start=estimator), "E-DTYPE", "`start` is")
+    checked(lambda: latent.Stream(estimator, start=estimator), "E-DTYPE", "`start` is")
+    checked(lambda: accumulator.seq_update(rows, None, estimator), "E-DTYPE", "`estimate` is")
+    assert accumulator.n == 0
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "a"])
+def test_wrong_seeds(model, seed):
+    estimator = model.estimator()
+    accumulator = estimator.accumulator_factory().make()
+    rows = model.dist_to_encoder().seq_encode([GOOD])
+    for call in (
+        lambda: latent.fit([GOOD], estimator, 2, rng=seed),
+        lambda: latent.Stream(estimator, rng=seed),
+        lambda: estimator.random(seed),
+        lambda: model.sampler(seed),
+        lambda: accumulator.seq_initialize(rows, None, seed),
+    ):
+        checked(call, "E-VALUE", "is no seed")
+    assert accumulator.n == 0
+
+
+def test_statistics_without_reach_make_sums_without_it(model):
+    estimator = model.estimator()
+    accumulator = estimator.accumulator_factory().make()
+    accumulator.update(GOOD, 1.0, model)
+    whole = accumulator.value()
+    for first, second in ((whole, whole[:5]), (whole[:5], whole)):
+        both = estimator.accumulator_factory().make().combine(first).combine(second)
+        assert both.n == 2
+        checked(lambda both=both: estimator.estimate(None, both.value()), "E-VALUE", "lack `reach`")
+    empty = estimator.accumulator_factory().make().value()[:5]
+    estimator.estimate(None, accumulator.combine(empty).value())
+
+
+def test_positions_are_not_broadcast(model):
+    checked(lambda: model.predict_proba([0], [1, 2, 3], 0), "E-EXTENT", "do not go together")
+    checked(lambda: model.predict_proba([0, 1], [1, 2], 0, mask=[True]), "E-EXTENT", "do not go together")
+    checked(lambda: model.predict_proba(0, 1, 0), "E-RANK", "positions")
+    checked(lambda: model.sampler(0).sample(2, length=(1, 2, 3)), "E-DTYPE", "`length` is (1, 2, 3)")
+
+
+def test_pictures_look_at_no_position_that_a_mask_leaves_out(model):
+    from tensorattn.latent.drawing import attention_panels, key_panels
+
+    masked = ([0, 2, 9], [2, 3, -1], 0, 2, [True, True, False])
+    assert attention_panels(model, masked)[0].columns == ("0→2", "2→3", "–")
+    checked(lambda: attention_panels(model, GOOD, ["a", "b"]), "E-VALUE", "2 names for 4 symbols")
+    checked(lambda: key_panels(model, "abcde"), "E-VALUE", "5 names for 4 symbols")
+
+
+def test_no_path_where_the_target_cannot_be():
+    copy = latent.ChainedAttentionDistribution(np.eye(4)[[range(4)] * 2], np.eye(4))
+    found = copy.decode(([0, 1, 2], [0, 1, 2], 0, 3, [False, True, True]))
+    assert (found.positions.tolist(), found.log_density) == ([-1, -1], -INF)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_parameters_of_few_digits_survive_json(dtype):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    kind = getattr(torch, dtype)
+    keys = torch.tensor(rng.normal(size=(2, 4, 4))).to(kind)
+    emission = torch.tensor(rng.dirichlet(np.ones(3), size=4)).to(kind)
+    model = latent.ChainedAttentionDistribution(keys, emission)
+    np.testing.assert_allclose(model.emission.sum(axis=1), 1, rtol=1e-15)
+    read = type(model).from_json(model.to_json())
+    np.testing.assert_array_equal(read.emission, model.emission)
+    tolerance = {"float32": 1e-4}.get(dtype, 0.3)
+    np.testing.assert_allclose(float(model.log_density(GOOD)), read.log_density(GOOD), rtol=tolerance)
+
+
+def test_a_random_state_gives_batches_too(model):
+    found = [
+        latent.fit([GOOD] * 3, model.estimator(), 2, rng=np.random.RandomState(0), batch_size=2).log_likelihood
+        for _ in range(2)
+    ]
+    assert found[0] == found[1]

@@ -347,3 +347,40 @@ def test_batch_axes_and_merged_heads():
     for h in range(2):
         np.testing.assert_allclose(found[:, h, :, h], wanted[h], atol=1e-12)
         np.testing.assert_array_equal(found[:, h, :, 1 - h], 0)  # another head has no influence
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (0,)])
+def test_batch_axes_that_only_the_weights_have(shape):
+    rng = np.random.default_rng(8)
+    g, E = rng.normal(size=(*shape, 5)), rng.uniform(size=(5, 7))
+    joint = (np.exp(g) / np.exp(g).sum(-1, keepdims=True))[..., None] * E
+    wanted = joint / joint.sum(-2, keepdims=True)
+    program = ta.posterior("p_<... t> = g_<... bar(i)> E_<i t>", "i")
+    np.testing.assert_allclose(ta.compile(program)(g=g, E=E), wanted, atol=1e-12)
+    again = ta.grad(program, "g")
+    assert ta.compile(again)(g=g, E=E, dposterior=np.ones_like(wanted)).shape == g.shape
+
+
+@pytest.mark.parametrize(
+    ("output", "derivative", "value"),
+    [
+        ("log(p_n) + log(c_n)", lambda p, c: 1 / p, None),
+        ("2 log(p_n) - c_n", lambda p, c: 2 / p, None),
+        ("where(c_n > 0, log(p_n), c_n)", lambda p, c: 1 / p, None),
+        ("log(p_n) / c_n", lambda p, c: 1 / (p * c), None),
+        ("p_n + log(c_n)", lambda p, c: 1 + 0 * p, lambda p, c: p + np.log(c)),
+        ("p_n log(c_n)", lambda p, c: np.log(c), lambda p, c: p * np.log(c)),
+        ("log(c_n) - p_n", lambda p, c: -1 + 0 * p, lambda p, c: np.log(c) - p),
+        ("log(p_n) p_n", lambda p, c: np.log(p) + 1, lambda p, c: p * np.log(p)),
+        ("log(p_n) log(p_n)", lambda p, c: 2 * np.log(p) / p, lambda p, c: np.log(p) ** 2),
+    ],
+)
+def test_an_output_is_a_logarithm_where_the_weights_meet_nothing_else(output, derivative, value):
+    rng = np.random.default_rng(9)
+    g, e, c = rng.normal(size=(2, 5)), rng.uniform(size=(2, 5)), np.array([3.0, 5.0])
+    weights = np.exp(g) / np.exp(g).sum(1, keepdims=True)
+    p = (weights * e).sum(1)
+    wanted = weights * e * derivative(p, c)[:, None] / (1 if value is None else value(p, c)[:, None])
+    program = ta.posterior(f"p_n = g_<n bar(i)> e_<n i>\nz_n = {output}", "i")
+    given = {name: array for name, array in (("g", g), ("e", e), ("c", c)) if name in program.inputs}
+    np.testing.assert_allclose(ta.compile(program)(given), wanted, rtol=1e-10)

@@ -13,15 +13,13 @@ from tensorattn.differentiating.statements import Book, batch_first, read
 from tensorattn.errors import BindingError
 from tensorattn.inferring.bars import Bar, find
 from tensorattn.inferring.lifting import Axis, Lifting
+from tensorattn.inferring.logs import is_logarithm
 from tensorattn.inferring.tying import ties
 from tensorattn.ir import (
-    Add,
     Expr,
     Index,
     Map,
     Normalise,
-    Product,
-    Reduce,
     Slot,
     Split,
     Statement,
@@ -44,8 +42,8 @@ def posterior(program: str | Program, index: str | Sequence[str], output: str | 
 
     Its last statement is `posterior`, with the axes of the weights and then those of the output that they lack.
     `index`: the barred index, a group `nu rho`, or `y.nu` for the bar in the statement y; `output`: default the last
-    statement. Of an output that is written as a logarithm (`log`, `lse`, a sum of such) the posterior is that of what
-    it is the logarithm of, computed in logarithms where its form allows it.
+    statement. Of an output that the weights reach through logarithms alone (`log`, `lse`, sums of such) the posterior
+    is that of what it is the logarithm of, computed in logarithms where its form allows it.
 
     >>> print(posterior("p_<n t> = g_<n bar(i)> E_<n i t>", "i"))
     pWeights_<n i> = g_<n bar(i)>
@@ -180,7 +178,7 @@ class _Inference:
         tied: Mapping[int, int],
     ) -> Statement:
         """posterior = weights · ∂ output / ∂ weights / output, or the derivative by the logarithms of the weights."""
-        logarithm_ = self._is_logarithm(self.original.statement(self.output).body)
+        logarithm_ = is_logarithm(self.original, self.output, self.bar.weights)
         if cut.logarithmic and logarithm_:
             return replace(jacobian, name=book.inner_name("posterior"))
         own = cut.weights.axes
@@ -194,21 +192,6 @@ class _Inference:
             upper = self.original.statement(self.output).upper
             factors.append(call("reciprocal", Tensor(self.output, tuple(map(_slot, slots)), upper)))
         return book.made(book.inner_name("posterior"), axes, cut.weights.upper, simple(tuple(factors), ()))
-
-    def _is_logarithm(self, node: Expr) -> bool:
-        """Whether an expression is written as a logarithm, or as a sum of some."""
-        match node:
-            case Map(function="log") | Reduce(kind="lse"):
-                return True
-            case Map(function="negate", arguments=parts) | Add(terms=parts) | Product(factors=parts):
-                return any(map(self._is_logarithm, parts))
-            case Map(function="where", arguments=(_, *parts)):
-                return any(map(self._is_logarithm, parts))
-            case Reduce(kind="sum" | "mean", body=body):
-                return self._is_logarithm(body)
-            case Tensor(name=name) if name in self.original.defined:
-                return self._is_logarithm(self.original.statement(name).body)
-        return False
 
 
 def _slot(axis: Axis) -> Slot:

@@ -11,7 +11,6 @@ from tensorattn.differentiating.expressions import call, where
 from tensorattn.differentiating.statements import Book
 from tensorattn.errors import BindingError
 from tensorattn.ir import (
-    BATCH,
     Affine,
     Constant,
     Expr,
@@ -102,5 +101,4 @@ class Lifting:
 def _spread(slot: Slot) -> Iterable[Expr]:
     """`ones` over what a tied axis of the seed is read at."""
     indices = slot.indices if isinstance(slot, Split) else (slot,) if isinstance(slot, Index) else ()
-    named = tuple(index for index in indices if index.name != BATCH)
-    return [Constant("ones", named)] if named else []
+    return [Constant("ones", tuple(indices))] if indices else []

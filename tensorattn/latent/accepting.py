@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,8 @@ def refused(what: str, facts: Sequence[str] = (), hint: str | None = None) -> Va
 def array(given: Any, name: str) -> Array:
     """As a NumPy array; a torch tensor is read without its gradient. Raises: ShapeError for ragged lists."""
     if "torch" in sys.modules and isinstance(given, sys.modules["torch"].Tensor):
-        given = given.detach().cpu().numpy()
+        given = given.detach().cpu()
+        given = (given.float() if given.dtype == sys.modules["torch"].bfloat16 else given).numpy()
     try:
         return np.asarray(given)
     except ValueError:
@@ -82,7 +83,7 @@ def sizes_of(rows: Rows, num_symbols: int, num_targets: int | None) -> Rows:
 def encoded(given: Any, num_symbols: int, num_targets: int | None) -> Rows:
     """Encoded observations: `Rows`, or four arrays (five with a mask). Raises: as `padded`."""
     if isinstance(given, Rows):
-        return sizes_of(given, num_symbols, num_targets)
+        return sizes_of(observations(given), num_symbols, num_targets)
     if not isinstance(given, Sequence) or len(given) not in (4, 5):
         raise ShapeError(
             "E-RANK",
@@ -155,9 +156,13 @@ def contexts(context_keys: Any, context_values: Any, query: Any, mask: Any) -> t
     hint = "give contexts and masks (N,) or (n, N) and queries () or (n,)"
     if any(a.ndim > most for a, most in zip(found, (2, 2, 1, 2), strict=True)):
         raise ShapeError("E-RANK", "a context or query has too many axes", facts=facts, hint=hint)
+    if not all(a.ndim for a in (found[0], found[1], found[3])):
+        raise ShapeError("E-RANK", "a context has no axis of positions", facts=facts, hint=hint)
     single = all(a.ndim < most for a, most in zip(found, (2, 2, 1, 2), strict=True))
     keys, values, asked, keep = found
     try:
+        if len({a.shape[-1:] for a in (keys, values, keep)}) > 1:  # a position has a key and a value of its own
+            raise ValueError
         keys, values, keep = np.broadcast_arrays(*(np.atleast_2d(a) for a in (keys, values, keep)))
         count = np.broadcast_shapes((len(keys),), asked.shape)
     except ValueError:
@@ -180,7 +185,9 @@ def observations(given: Any) -> Rows:
     Raises: ShapeError, EmptyError, DTypeError, as `padded`.
     """
     if isinstance(given, Rows):
-        return given
+        return padded(given.context_keys, given.context_values, given.query, given.target, given.keep)
+    if not isinstance(given, Iterable):
+        raise ShapeError("E-RANK", f"observations are {_described(given)}", hint=f"give a list of {ROW}")
     items = list(given)
     if not items:
         raise EmptyError("E-EMPTY", "there are no observations", hint="give one observation or more")
@@ -286,11 +293,33 @@ def emission(given: Any, num_symbols: int) -> Array:
     if found.shape[1] == 0:
         raise EmptyError("E-EMPTY", "`emission` has no targets", hint="give a column for each target")
     sums = found.sum(axis=1)
-    tolerance = 1e-4 if array(given, "emission").dtype.itemsize < 8 else 1e-8
+    size = getattr(given, "dtype", found.dtype).itemsize
+    tolerance = {2: 1e-2, 4: 1e-4}.get(size, 1e-8)
     if (found < 0).any() or (abs(sums - 1) > tolerance).any():
         raise refused(
             "the rows of `emission` are no probabilities",
             facts=[f"least entry {found.min():g}, sums of rows {sums.min():.10g} … {sums.max():.10g}"],
             hint="divide each row by its sum",
         )
-    return found
+    return found if size >= 8 else found / sums[:, None]  # what was rounded to few digits
+
+
+def made(given: Any, kind: type, name: str) -> None:
+    """Raises: DTypeError where an argument is of another class."""
+    if not isinstance(given, kind):
+        raise DTypeError(
+            "E-DTYPE", f"`{name}` is {_described(given)}, no {kind.__name__}", hint=f"give a {kind.__name__}"
+        )
+
+
+def generator(given: Any) -> np.random.Generator:
+    """The source of random numbers that a seed stands for. Raises: ValueRefusedError."""
+    try:
+        return np.random.default_rng(given)
+    except (TypeError, ValueError) as error:
+        raise refused(f"{given!r} is no seed: {error}", hint="give 0, 1, 2, … or a `numpy.random.Generator`") from None
+
+
+def source(given: Any) -> np.random.Generator | np.random.RandomState:
+    """A source of random numbers as it is, or that of a seed. Raises: ValueRefusedError."""
+    return given if isinstance(given, np.random.RandomState) else generator(given)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tensorattn.errors import ShapeError
 from tensorattn.latent import accepting, statistics
 from tensorattn.latent.counting import chunks, collect
+from tensorattn.latent.distribution import ChainedAttentionDistribution
 from tensorattn.latent.encoder import ChainedAttentionDataEncoder
 from tensorattn.latent.rows import Array, Rows
 from tensorattn.latent.statistics import Statistics
-
-if TYPE_CHECKING:
-    from tensorattn.latent.distribution import ChainedAttentionDistribution
 
 Random = np.random.Generator | np.random.RandomState
 
@@ -44,6 +42,7 @@ class ChainedAttentionAccumulator:
 
         Raises: ShapeError, DTypeError, ValueRefusedError.
         """
+        accepting.made(estimate, ChainedAttentionDistribution, "estimate")
         sizes = (estimate.n_hops, estimate.num_symbols, estimate.num_targets)
         if sizes != (self.n_hops, self.num_symbols, self.num_targets):
             raise ShapeError(
@@ -60,8 +59,8 @@ class ChainedAttentionAccumulator:
 
         Raises: ShapeError, DTypeError, ValueRefusedError.
         """
-        rows = self._rows(x)
-        self._sums = self._sums + _random(rows, accepting.weights(weights, len(rows)), rng, self._sums)
+        rows, source = self._rows(x), accepting.source(rng)
+        self._sums = self._sums + _random(rows, accepting.weights(weights, len(rows)), source, self._sums)
 
     def update(self, x: Any, weight: float, estimate: ChainedAttentionDistribution) -> None:
         """Adds one observation. Raises: as `seq_update`."""

@@ -54,7 +54,7 @@ class ChainedAttentionDistribution:
             )
         self.sigma2 = accepting.number(sigma2, "sigma2", above=0)
         self.name = name
-        self._keys: Array | None = found
+        self._keys: Array | None = found  # None where affinities were given
         self.emission = accepting.emission(emission, symbols)
         self.log_affinity = centred(scores_of(found, self.sigma2))
         self._tensors = (keys, emission) if _is_tensor(keys) or _is_tensor(emission) else None
@@ -82,9 +82,7 @@ class ChainedAttentionDistribution:
     @property
     def keys(self) -> Array:
         """K (L, S, S) [hop, key symbol, query symbol]."""
-        if self._keys is None:
-            self._keys = keys_of(self.log_affinity, self.sigma2)
-        return self._keys
+        return keys_of(self.log_affinity, self.sigma2) if self._keys is None else self._keys
 
     @property
     def key_tables(self) -> Array:
@@ -218,6 +216,8 @@ class ChainedAttentionDistribution:
             settings = whole["estimator"]
         except KeyError as missing:
             raise accepting.refused(f"the JSON text has no {missing}", hint="give what `to_json` wrote") from None
+        if table == "log_affinity":  # centring them once more would change a last digit
+            made.log_affinity = accepting.numbers(whole[table], table, made.log_affinity.shape)
         if settings is not None:
             made.made_by = ChainedAttentionEstimator.from_settings(settings)
         return made

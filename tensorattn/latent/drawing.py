@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorattn.latent import accepting
 from tensorattn.latent.distribution import ChainedAttentionDistribution
 from tensorattn.latent.rows import Array
 
@@ -35,14 +36,17 @@ def attention_panels(
     """
     found, path = model.attention(x), model.decode(x).positions
     keys, values, query = x[:3]
+    keep = x[4] if len(x) == 5 else [True] * len(keys)
     names = _names(model, symbols)
-    columns = tuple(f"{names[k]}→{names[v]}" for k, v in zip(keys, values, strict=True))
+    columns = tuple(
+        f"{names[int(k)]}→{names[int(v)]}" if kept else "–" for k, v, kept in zip(keys, values, keep, strict=True)
+    )
     first = Panel(
-        "hop 1", found.first[None], (names[query],), columns, "query", "position (key→value)", (0, int(path[0]))
+        "hop 1", found.first[None], (names[int(query)],), columns, "query", "position (key→value)", _cell(0, path[0])
     )
     later = tuple(
         Panel(f"hop {hop}", weights, columns, columns, "from position", "position (key→value)",
-              (int(path[hop - 2]), int(path[hop - 1])))
+              _cell(path[hop - 2], path[hop - 1]))
         for hop, weights in enumerate(found.later, start=2)
     )  # fmt: skip
     return (first, *later)
@@ -70,8 +74,17 @@ def draw_keys(model: ChainedAttentionDistribution, symbols: Sequence[str] | None
     return _draw(key_panels(model, symbols))
 
 
+def _cell(row: int, column: int) -> tuple[int, int] | None:
+    return None if column < 0 else (int(row), int(column))
+
+
 def _names(model: ChainedAttentionDistribution, symbols: Sequence[str] | None) -> list[str]:
-    return [str(s) for s in (range(model.num_symbols) if symbols is None else symbols)]
+    names = [str(s) for s in (range(model.num_symbols) if symbols is None else symbols)]
+    if len(names) != model.num_symbols:
+        raise accepting.refused(
+            f"`symbols` has {len(names)} names for {model.num_symbols} symbols", hint="give one name a symbol"
+        )
+    return names
 
 
 def _draw(panels: Sequence[Panel]) -> Any:

@@ -84,7 +84,7 @@ class ChainedAttentionEstimator:
         Raises: ShapeError, DTypeError, ValueRefusedError.
         """
         found = statistics.restored(suff_stat, self.n_hops, self.num_symbols, self.num_targets)
-        if self.mstep == "exact" and found.key_num.any() and not found.reach.any():
+        if self.mstep == "exact" and found.lack_reach:
             raise accepting.refused(
                 "the statistics lack `reach`, which the exact step needs",
                 hint='collect them with this package, or give `mstep="moment"`',
@@ -104,7 +104,7 @@ class ChainedAttentionEstimator:
 
     def random(self, rng: int | np.random.Generator | None = None) -> ChainedAttentionDistribution:
         """A random model near the uniform one, a start for `fit`."""
-        rng = np.random.default_rng(rng)
+        rng = accepting.generator(rng)
         affinity = SPREAD * rng.standard_normal((self.n_hops, self.num_symbols, self.num_symbols))
         emission = np.exp(SPREAD * rng.standard_normal((self.num_symbols, self.num_targets)))
         emission /= emission.sum(axis=1, keepdims=True)

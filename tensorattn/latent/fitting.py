@@ -136,6 +136,7 @@ def fit(
 
     Raises: ShapeError, DTypeError, ValueRefusedError.
     """
+    accepting.made(estimator, ChainedAttentionEstimator, "estimator")
     count = accepting.size(restarts, "restarts")
     task = _Task(
         rows=_rows(rows, estimator),
@@ -143,7 +144,7 @@ def fit(
         estimator=estimator,
         max_its=accepting.size(max_its, "max_its", 0),
         delta=-np.inf if delta is None else accepting.number(delta, "delta"),
-        rng=np.random.default_rng(rng),
+        rng=accepting.generator(rng),
         report=on_step,
         held_out=None if held_out is None else _rows(held_out, estimator),
         patience=accepting.size(patience, "patience"),
@@ -173,6 +174,7 @@ def _check(
     batch: int | None,
 ) -> None:  # fmt: skip
     if start is not None:
+        accepting.made(start, ChainedAttentionDistribution, "start")
         sizes = (start.n_hops, start.num_symbols, start.num_targets)
         wanted = (estimator.n_hops, estimator.num_symbols, estimator.num_targets)
         if sizes != wanted:
@@ -222,7 +224,8 @@ def _online(task: _Task, start: ChainedAttentionDistribution) -> tuple[float, Fi
     if task.reduce is not None:
         total = float(task.reduce(np.array([total]))[0])
     stream = Stream(task.estimator, start=start, total=total, reduce=task.reduce)
-    shuffles = task.rng.spawn(1)[0]  # of its own, so that processes with other numbers of rows draw the same starts
+    # a source of its own, so that processes with other numbers of rows draw the same starts
+    shuffles = np.random.default_rng(task.rng.integers(2**63))
     trace = _Trace(task)
     trace.add(start, _collected(task, start).ll)
     batches = -(-len(task.rows) // task.batch_size)

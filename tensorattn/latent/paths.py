@@ -27,8 +27,8 @@ class Posterior(NamedTuple):
 
 
 class Path(NamedTuple):
-    """`positions` (n, L): the most probable z given the target, the first of equals; `log_density` (n,): of path and
-    target together."""
+    """`positions` (n, L): the most probable z given the target, the first of equals, −1 where the target cannot
+    be; `log_density` (n,): of path and target together."""
 
     positions: Array
     log_density: Array
@@ -70,7 +70,8 @@ def decode(rows: Rows, scores: Array, emission: Array) -> Path:
     path = [start.argmax(axis=1)]
     for choice in choices:
         path.append(np.take_along_axis(choice, path[-1][:, None], axis=1)[:, 0])
-    return Path(np.stack(path, axis=1), start.max(axis=1))
+    positions, log_p = np.stack(path, axis=1), start.max(axis=1)
+    return Path(np.where(np.isfinite(log_p)[:, None], positions, -1), log_p)
 
 
 def _emitted(rows: Rows, emission: Array) -> Array:

@@ -13,7 +13,8 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """n observations of up to N positions; unpacks as (context_keys, context_values, query, target).
+    """n observations of up to N positions; unpacks as (context_keys, context_values, query, target), with −1
+    where no position is.
 
     `context_keys`, `context_values`: (n, N) symbols, 0 where `keep` (n, N) is False; `query`, `target`: (n,).
     """
@@ -25,7 +26,8 @@ class Rows:
     keep: Array
 
     def __iter__(self) -> Iterator[Array]:
-        return iter((self.context_keys, self.context_values, self.query, self.target))
+        keys, values = (np.where(self.keep, a, -1) for a in (self.context_keys, self.context_values))
+        return iter((keys, values, self.query, self.target))
 
     def __len__(self) -> int:
         """The number of observations."""

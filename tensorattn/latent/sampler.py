@@ -26,8 +26,7 @@ class ChainedAttentionSampler:
 
     def __init__(self, dist: ChainedAttentionDistribution, seed: Seed = None) -> None:
         self.dist = dist
-        given = isinstance(seed, (np.random.Generator, np.random.RandomState))
-        self.rng = seed if given else np.random.default_rng(seed)
+        self.rng = accepting.source(seed)
 
     def sample(self, size: int | None = None, *, batched: bool = True, length: int | tuple[int, int] = LENGTH) -> Any:
         """One observation, or a list of `size`; `length` positions each, or uniformly from (least, most).
@@ -36,7 +35,7 @@ class ChainedAttentionSampler:
         A `RandomState` always draws one after the other.
         Raises: ValueRefusedError `E-VALUE`, DTypeError `E-DTYPE`.
         """
-        least, most = length if isinstance(length, tuple) else (length, length)
+        least, most = length if isinstance(length, tuple) and len(length) == 2 else (length, length)
         least = accepting.size(least, "length")
         most = accepting.size(most, "length", least)
         if size is None:

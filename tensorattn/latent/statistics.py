@@ -36,15 +36,21 @@ class Statistics(NamedTuple):
     def __add__(self, other: tuple[Any, ...]) -> Statistics:  # type: ignore[override]
         """The statistics of both sets of observations. Raises: ShapeError where they are of different sizes."""
         other = restored(other, self.key_num.shape[0], *self.emission_count.shape)
+        reach = self.reach + other.referred(self.reference) if self.reach.any() else other.reach
         return Statistics(
             self.key_num + other.key_num,
             self.key_mass + other.key_mass,
             self.emission_count + other.emission_count,
             self.ll + other.ll,
             self.n + other.n,
-            self.reach + other.referred(self.reference) if self.reach.any() else other.reach,
+            np.zeros_like(reach) if self.lack_reach or other.lack_reach else reach,
             self.reference if self.reach.any() else other.reference,
         )
+
+    @property
+    def lack_reach(self) -> bool:
+        """Whether these were collected without `reach`, or have a part that was."""
+        return bool(self.key_num.any() and not self.reach.any())
 
     def times(self, factor: float) -> Statistics:
         """The statistics with every weight times a factor."""

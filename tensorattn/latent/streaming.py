@@ -37,6 +37,9 @@ class Stream:
         total: float | None = None,
         reduce: Reduce | None = None,
     ) -> None:
+        accepting.made(estimator, ChainedAttentionEstimator, "estimator")
+        if start is not None:
+            accepting.made(start, ChainedAttentionDistribution, "start")
         self.estimator, self.reduce = estimator, reduce
         self.decay = accepting.number(decay, "decay", above=0.5)
         if self.decay > 1:

@@ -38,15 +38,18 @@ def centred(scores: Array) -> Array:
 def keys_of(log_affinity: Array, sigma2: float) -> Array:
     """Key tables (L, S, S) whose attention is that of these affinities (L, S, S) [hop, query symbol, key symbol].
 
-    With r_k = ½‖K_k‖² the entries are K_k[v] = σ² log W[v,k] − s + r_k, so r_k solves a quadratic; the shift s of a hop
-    is the least, 0 or above, with which all have a solution, and r_k is the smaller one.
+    With r_k = ½‖K_k‖² the entries are K_k[v] = σ² log W[v,k] − s + r_k. Over v they are d_k[v] + u_k, d_k of mean 0,
+    and u_k solves a quadratic; the shift s of a hop is the least, 0 or above, with which all have a solution, and u_k
+    is the smaller one. Raises: ValueRefusedError where a squared norm overflows.
     """
     symbols = log_affinity.shape[-1]
-    entries = sigma2 * log_affinity.swapaxes(1, 2)
-    sums = entries.sum(axis=2)
-    spread = np.square(entries - entries.mean(axis=2, keepdims=True)).sum(axis=2)
-    needed = (symbols * spread + 2 * sums - 1) / (2 * symbols)
-    shift = np.maximum(needed.max(axis=1, keepdims=True), 0.0)
-    root = np.sqrt(2 * symbols * (shift - needed))
-    norms = (1 - (sums - symbols * shift) - root) / symbols
-    return entries - shift[:, :, None] + norms[:, :, None]
+    with np.errstate(over="ignore", invalid="ignore"):
+        entries = sigma2 * log_affinity.swapaxes(1, 2)
+        means = entries.mean(axis=2, keepdims=True)
+        spread = np.square(entries - means).sum(axis=2, keepdims=True)
+        needed = (spread + 2 * means - 1 / symbols) / 2
+        shift = np.maximum(needed.max(axis=1, keepdims=True), 0.0)
+        keys = entries - means + (1 - np.sqrt(2 * symbols * (shift - needed))) / symbols
+    if not np.isfinite(keys).all():
+        raise refused(f"the key tables overflow at sigma2 {sigma2:g}", hint="give a smaller `sigma2`")
+    return keys
