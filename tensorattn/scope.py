@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from tensorattn.bracketing import is_implicit
-from tensorattn.ir import Expr, Index, Product, Reduce, substitute
+from tensorattn.bracketing import count_in, is_implicit
+from tensorattn.ir import Expr, Index, Normalise, Product, Reduce, Slot, Tensor, substitute
 from tensorattn.source import Span
 
 OPEN = -1  # the number of an index whose binder is not known yet
@@ -72,10 +73,35 @@ def product(factors: list[Expr], summed: tuple[Index, ...]) -> Expr:
     sums.extend(summed)
     if len(flat) == 1 and not sums:
         return flat[0]
-    found = Product(tuple(flat), tuple(sums))
-    if len(flat) == 1 and not all(is_implicit(found, index, frozenset()) for index in sums):
-        return Reduce("sum", found.summed, flat[0])  # it prints with `sum[…]` around it, and so reads back
-    return found
+    whole = Product(tuple(flat), tuple(sums))
+    twice = _written_twice(flat)
+    doubtful = sums if len(flat) == 1 else [i for i in sums if i.name in twice]
+    barred = frozenset(n for n, factor in enumerate(flat) if doubtful and _is_barred(factor))
+    stated = tuple(i for i in doubtful if not is_implicit(whole, i, barred))
+    if not stated:
+        return whole
+    kept = tuple(i for i in sums if i not in stated)
+    inner = flat[0] if len(flat) == 1 and not kept else replace(whole, summed=kept)
+    return Reduce("sum", stated, inner)  # it prints with `sum[…]` around it, and so reads back
+
+
+def _written_twice(factors: list[Expr]) -> frozenset[str]:
+    """The indices that a scorer holds more than once: the weights made of it count them once."""
+    scores = [f.score for f in factors if isinstance(f, Normalise) and isinstance(f.score, Tensor)]
+    counts = [Counter(i.name for s in score.slots for i in _indices(s)) for score in scores]
+    return frozenset(name for count in counts for name, number in count.items() if number > 1)
+
+
+def _indices(slot: Slot) -> Iterable[Index]:
+    return (slot,) if isinstance(slot, Index) else slot.free
+
+
+def _is_barred(factor: Expr) -> bool:
+    """Whether it may print as a tensor with a bar: its group stands in it once."""
+    match factor:
+        case Normalise(score=Tensor() as score, indices=indices):
+            return all(count_in(score, i.name) == 1 for i in indices)
+    return False
 
 
 def renumber(expr: Expr, free: frozenset[Index]) -> Expr:
