@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 from tensorattn.backends.limits import MOST_SCORES
@@ -192,9 +193,14 @@ def flops(instruction: Instruction) -> Size:
         case LogSumExp(source=source) | Normalised(score=source) | Weigh(score=source) | Powers(score=source):
             return entries(source.axes) * 4
         case Attend(bond=bond, values=values):
-            scores = attended(instruction)
-            return (entries((*scores, *bond)) + entries((*scores, *values)) + entries(scores) * 2) * 2
+            return scored(instruction) * (Size.product(i.name for i in bond) + entries(values) + 2) * 2
     return Size()
+
+
+def scored(attend: Attend) -> Size:
+    """The scores that an attention computes; a causal one, about half of them: every row up to its own position."""
+    whole = entries(attended(attend))
+    return (whole + entries((*attend.batch, *attend.rows))) * Fraction(1, 2) if attend.causal else whole
 
 
 def bytes_moved(instruction: Instruction) -> Size:
@@ -222,5 +228,5 @@ def exps(instruction: Instruction) -> Size:
         ):
             return entries(source.axes)
         case Attend():
-            return entries(attended(instruction))
+            return scored(instruction)
     return Size()

@@ -19,7 +19,7 @@ from tensorattn.kernel import Kernel
 from tensorattn.lowering import lower
 from tensorattn.lowering.attempts import attempts_streamed
 from tensorattn.lowering.bounding import bounded
-from tensorattn.lowering.flattening import flattened
+from tensorattn.lowering.flattening import biased, flattened
 from tensorattn.lowering.layouts import laid_out
 from tensorattn.lowering.streaming import streamed
 from tensorattn.plan import Plan
@@ -164,7 +164,9 @@ def _flattened(case: Case, draft: Draft, only: frozenset[str] | None, tile: int 
         return Refusal(both[0].refused or ("the program has no softmax whose weights are summed",))
     made = dict.fromkeys(found.kernel for found in both)
     drafts = [Draft(draft.plan, laid_out(kernel)) for kernel in made]
-    return min(drafts, key=lambda d: seconds(d.kernel, d.sizes, case.machine)) if len(drafts) > 1 else drafts[0]
+    if len(drafts) == 1:
+        return drafts[0]
+    return min(drafts, key=lambda d: (case.recorded and biased(d.kernel), seconds(d.kernel, d.sizes, case.machine)))
 
 
 def _streamed(case: Case, draft: Draft, only: frozenset[str] | None, tile: int | None) -> Draft | Refusal:

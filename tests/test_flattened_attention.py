@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tracemalloc
 from collections.abc import Callable
 
@@ -13,6 +14,7 @@ import tensorattn as ta
 from benchmarks.measuring import peak_bytes_torch
 from tensorattn.cost import kernel_cost
 from tensorattn.kernel import Attend, Instruction, Normalised, Stream
+from tests.kernels import BOTH
 from tests.test_flattened import by_both, chunked, instructions
 
 pytestmark = pytest.mark.filterwarnings("ignore::tensorattn.NotationWarning")
@@ -318,3 +320,19 @@ def test_torch_holds_a_few_megabytes_where_the_weights_are_many() -> None:
     compiled(arrays)
     peak = peak_bytes_torch(lambda: (compiled(arrays),))
     assert 1e6 < peak < 12e6, f"{peak} bytes beside {4 * n**3} of one weight tensor"
+
+
+@BOTH
+@pytest.mark.parametrize("keys", [1, 3, 7, 20])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_query_that_is_not_finite(library, keys, bad):
+    """torch's kernel takes a row of NaN for one of −∞ where the keys do not fill a vector register."""
+    text = "y^mu_n = softmax[nu](q^mu_i k^nu_i) v^nu_n"
+    rng, wrap = np.random.default_rng(0), np.asarray if library == "numpy" else torch.tensor
+    x = {"q": rng.normal(size=(5, 3)), "k": rng.normal(size=(keys, 3)), "v": rng.normal(size=(keys, 2))}
+    x["q"][2, 0] = bad
+    flat, dense = (
+        np.asarray(ta.compile(text, plan=p)({n: wrap(a) for n, a in x.items()})) for p in ("flattened", "dense")
+    )
+    np.testing.assert_allclose(flat, dense, atol=1e-12)
+    assert np.isnan(flat[2]).all() or keys == 1

@@ -14,6 +14,7 @@ from math import prod
 
 from tensorattn.ir import Index
 from tensorattn.kernel import Apply, Arrange, Contract, Fold, Instruction, Iota, Kernel, Normalised
+from tensorattn.lowering.columns import Positions, is_of_keys, positions
 from tensorattn.lowering.flow import names_of
 from tensorattn.lowering.liveness import makes, reads
 from tensorattn.lowering.looping import RefusalError
@@ -41,7 +42,8 @@ class Attention:
     """A softmax and the sum of its weights as attention.
 
     Instruction `last` of the body makes the result: itself, or on the plain side of a branch, where `tail` follows.
-    `more`: other terms of the score between the same rows and keys, whose bonds are joined to the one.
+    `more`: other terms of the score between the same rows and keys, whose bonds are joined to the one; `positions` and
+    `of_keys`: biases that are columns of query and key.
     """
 
     normalised: Normalised
@@ -60,6 +62,13 @@ class Attention:
     outer: tuple[Scale, ...]  # of the result
     causal: bool
     more: tuple[Part, ...] = ()
+    positions: tuple[Positions, ...] = ()
+    of_keys: tuple[Term, ...] = ()
+
+    @property
+    def joins(self) -> bool:
+        """Whether the query and the key are joined from several parts."""
+        return bool(self.more or self.positions or self.of_keys)
 
     @property
     def group(self) -> Axes:
@@ -100,7 +109,19 @@ def attention(kernel: Kernel, found: Normalised, sizes: Mapping[str, int], *, jo
     joined = {n: parts[n] for n in more if n in parts and main in parts}
     biases = [term for n, term in enumerate(terms) if n != main and n not in joined]
     axes = split.axes.union(*(splits[n].axes for n in joined))  # type: ignore[union-attr]
-    return replace(_sorted(reader, found, chain, split, biases, sizes, axes), more=tuple(joined.values()))
+    placed: list[Positions] = []
+    of_keys: list[Term] = []
+    if join and main in parts:
+        rest = []
+        for term in biases:
+            if (one := positions(reader, term, score, split.rows, group)) is not None:
+                placed.append(one)
+            else:
+                (of_keys if is_of_keys(term, score, split.rows, group) else rest).append(term)
+        biases = rest
+        axes = axes.union(*(p.axes for p in placed), *(t.factor.axes for t in of_keys if t.factor is not None))
+    whole = _sorted(reader, found, chain, split, biases, sizes, axes)
+    return replace(whole, more=tuple(joined.values()), positions=tuple(placed), of_keys=tuple(of_keys))
 
 
 def _part(split: _Split | None, group: set[Index], sizes: Mapping[str, int], score: Register) -> Part | None:

@@ -27,6 +27,7 @@ from tensorattn.kernel import (
     Stream,
 )
 from tensorattn.lowering.attention import Attention, attention, split_scales
+from tensorattn.lowering.columns import Column, Columns
 from tensorattn.lowering.copying import Copier
 from tensorattn.lowering.flow import size_of
 from tensorattn.lowering.liveness import makes, outside_reads, reads, without_dead
@@ -86,6 +87,11 @@ def flattened(
         count += 1
 
 
+def biased(kernel: Kernel) -> bool:
+    """Whether an attention has a bias, which torch's kernels have no gradient for."""
+    return any(isinstance(i, Attend) and i.bias is not None for i in plain_side(kernel.body))
+
+
 class _Flat:
     """One softmax in its kernel, as attention."""
 
@@ -97,14 +103,14 @@ class _Flat:
         self.reader = Reader(kernel.body)
         self.sides = Sides(f"s{self.weights.out.name}", self.weights.score.dtype, sizes)
         self.make = Maker(self.weights.out.name, self.weights.score.dtype)
-        scale, rest = split_scales(found.scales, found.bond) if not found.more else (((), ()), list(found.scales))
+        scale, rest = split_scales(found.scales, found.bond) if not found.joins else (((), ()), list(found.scales))
         f, sides, bond = found, self.sides, found.bond
         query = sides.built("q", f.query, (*f.has(f.query), *f.rows, *f.bond))
         query = sides.scaled("q", query, rest)
-        group = [i for i in f.group if not f.more or any(i in factor.axes for factor in f.key)]
+        group = [i for i in f.group if not f.joins or any(i in factor.axes for factor in f.key)]
         key = sides.built("k", f.key, (*f.has(f.key), *group, *f.bond))
         self.lengths: tuple[tuple[str, Size], ...] = ()
-        if f.more:
+        if f.joins:
             query, key, bond = self._joined(query, key)
         value = sides.built("v", f.value, (*f.has(f.value), *f.group, *f.values))
         self.tested = {r for r in outside_reads(tuple(sides.steps)) if r.dtype.startswith("float")}
@@ -118,9 +124,14 @@ class _Flat:
         self.built = self._built()
 
     def _joined(self, query: Register, key: Register) -> tuple[Register, Register, tuple[Index, ...]]:
-        """Query and key with the terms joined along one bond: a sum of products is a longer product."""
-        f, sides = self.found, self.sides
-        sources, bonds = ([query], [key]), [*f.bond]
+        """Query and key with the terms joined along one bond: a sum of products is a longer product.
+
+        Columns stand first (`columns.py` says why), each along an index of size 1.
+        """
+        f, sides, single = self.found, self.sides, Index(f"{BOND}one_{self.weights.out.name}")
+        columns = self._columns()
+        sources = [*(c.query for c in columns), query], [*(c.key for c in columns), key]
+        bonds = [*[single] * len(columns), *f.bond]
         for part in f.more:
             left = sides.built("q", part.query, (*f.has(part.query), *f.rows, part.bond))
             sources[0].append(sides.scaled("q", left, part.scales))
@@ -128,15 +139,28 @@ class _Flat:
             sources[1].append(sides.built("k", part.key, (*f.has(part.key), *group, part.bond)))
             bonds.append(part.bond)
         whole = Index(f"{BOND}{self.weights.out.name}")
-        length = sum((Size.of(i.name) for i in bonds), Size())
-        self.lengths = ((whole.name, length),)
-        self.sizes = {**self.sizes, whole.name: length.value({n: self.sizes.get(n, 1) for n in length.symbols})}
+        length = sum((Size.of(1) if i == single else Size.of(i.name) for i in bonds), Size())
+        self.lengths = ((single.name, Size.of(1)), (whole.name, length))
+        self.sizes = {
+            **self.sizes,
+            single.name: 1,
+            whole.name: length.value({n: self.sizes.get(n, 1) for n in length.symbols}),
+        }
         joined = []
         for word, parts, axes in (("q", sources[0], f.rows), ("k", sources[1], f.group)):
             held = {i for register in parts for i in register.axes}
             out = sides.register(word, (*(i for i in f.batch if i in held), *axes, whole))
             joined.append(sides.emit(Join(out, whole, tuple(parts), tuple(bonds))))
         return joined[0], joined[1], (whole,)
+
+    def _columns(self) -> list[Column]:
+        """The biases that are columns, those of positions first."""
+        f = self.found
+        if not (f.positions or f.of_keys):
+            return []
+        make = Columns(self.sides)
+        found = [column for part in f.positions for column in make.of_positions(part)]
+        return found + [Column(make.one, self._term(term)) for term in f.of_keys]
 
     def at_most(self, entries: int) -> int:
         """This many entries, or fewer where a chunk may hold no more."""

@@ -90,14 +90,13 @@ def _on_cpu(asked: Asked) -> tuple[torch.Tensor, torch.Tensor] | None:
     out, total = (Flash.apply if recorded else _flash)(q, k, v, mask, causal, scale)
     if not (total.amax() < math.inf and math.isfinite(out.detach().sum())):
         return None
-    if asked.lse:
-        zero = total == 0  # what the kernel gives for a row of −∞, too
-        if zero.any():
-            dead = None if mask is None else (mask == -math.inf).all(-1).expand(total.shape)
-            doubtful = zero & (out == 0).all(-1)
-            if (doubtful if dead is None else doubtful & ~dead).any():
-                return None
-            total = total if dead is None else total.masked_fill(dead, -math.inf)
+    zero = total == 0  # what the kernel gives for a row of −∞; for one of NaN, too, where keys are few
+    if zero.any():
+        dead = None if mask is None else (mask == -math.inf).all(-1).expand(total.shape)
+        doubtful = zero & (out == 0).all(-1)
+        if (doubtful if dead is None else doubtful & ~dead).any():
+            return None
+        total = total if dead is None else total.masked_fill(dead, -math.inf)
     return out[..., :width].reshape(*batch, rows, width), total.reshape(*batch, rows)
 
 
@@ -151,8 +150,12 @@ class Flash(torch.autograd.Function):
 
 
 def _of_one_width(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> list[torch.Tensor]:
-    """Zeros fill the narrower side, for the kernel knows one width; it reads neighbours along the last dimension."""
+    """Zeros fill the narrower side, for the kernel knows one width; it reads neighbours along the last dimension.
+
+    Where one has to be filled all are, to a multiple of eight, which the kernel is faster with.
+    """
     width = max(q.shape[-1], v.shape[-1])
+    width = width if q.shape[-1] == v.shape[-1] else -(-width // 8) * 8
     padded = [x if x.shape[-1] == width else torch.nn.functional.pad(x, (0, width - x.shape[-1])) for x in (q, k, v)]
     return [x if x.stride(-1) == 1 else x.contiguous() for x in padded]
 
