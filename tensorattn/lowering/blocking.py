@@ -8,15 +8,17 @@ over the blocks at the sizes at hand.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import prod
+from math import inf, prod
 
 from tensorattn.ir import Index
-from tensorattn.kernel import Normalised
+from tensorattn.kernel import Apply, Normalised
 from tensorattn.lowering.flow import Flow
 from tensorattn.lowering.intervals import Constraint, constraints, interval
-from tensorattn.parts import Bound, Edge, TileRule
+from tensorattn.lowering.tiling import DENSE_SHARE, REUSE, reuse
+from tensorattn.parts import Bound, Edge, Literal, Register, TileRule
 from tensorattn.sizes import Size
 
+FINE = (1, 2, 4, 8)  # of slices, in which other axes make up the products
 BLOCKS = (16, 32, 64, 128, 256, 512, 1024)
 ROUND = 1 << 15  # entries that can be weighed in the time that a round of the loop takes by itself
 ROWS = 24  # a matrix product of as many rows runs at half its speed
@@ -40,6 +42,44 @@ def blocked_rows(
     if best is None or prices[best] * WORTH > whole:
         return None
     return axis, TileRule(best, Size.of(1))
+
+
+def blocked_slices(flow: Flow, tile_entries: int) -> tuple[Index, TileRule] | None:
+    """The axis to cut first, and how finely, where exponentials below a predicate are made anew, as for gradients.
+
+    All of a slice is held at once, so that what is admitted of it, on average, is to be a part of a tile; but a matrix
+    product with few rows is slow (`tiling.slice_rule` does the same where no predicate ties the axis).
+    """
+    makers = {flow.out(n).name: i for n, i in enumerate(flow.body) if hasattr(i, "out")}
+    found = [i for i in flow.body if isinstance(i, Apply) and _is_excluding(i)]
+    if not found:
+        return None
+    largest = max(found, key=lambda i: flow.entries(i.out.axes))
+    axes, rules = largest.out.axes, constraints(largest.arguments[0], makers)  # type: ignore[arg-type]
+    tied = [i for i in axes if any(i in dict(c.form.positions) for c in rules)]
+    alone = prod(flow.length(i) for i in axes if i not in tied)
+    prices: dict[tuple[Index, int], float] = {}
+    for axis in (i for i in tied if flow.length(i) > BLOCKS[0]):
+        barred = [i for i in tied if i != axis]
+        rows = min(reuse(flow, range(len(flow.body)), axis, alone), alone)
+        for block in (b for b in (*FINE, *BLOCKS) if b < flow.length(axis)):
+            rounds = -(-flow.length(axis) // block)
+            entries = (_price(flow, rules, axis, barred, block, rows) - ROUND * rounds) * alone / rows
+            most = tile_entries if block * rows <= REUSE else tile_entries // DENSE_SHARE
+            if entries <= most * rounds or block == FINE[0]:
+                prices[axis, block] = entries + ROUND * rounds
+    best = min(prices, key=prices.__getitem__, default=None)
+    if best is None or prices[best] * WORTH > flow.entries(axes):
+        return None
+    return best[0], TileRule(best[1], Size.of(1))
+
+
+def _is_excluding(instruction: Apply) -> bool:
+    """Whether it leaves −∞ where a predicate excludes."""
+    match instruction.arguments:
+        case (Register(dtype="bool"), Register(), Literal(value=value)) if instruction.function == "select":
+            return value == -inf
+    return False
 
 
 def _price(

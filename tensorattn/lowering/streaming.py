@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from tensorattn.ir import Index
 from tensorattn.kernel import Contract, Fold, IfFinite, Instruction, Kernel, Largest, LogSumExp, Normalised
-from tensorattn.lowering.blocking import blocked_rows
+from tensorattn.lowering.blocking import blocked_rows, blocked_slices
 from tensorattn.lowering.doubling import doubled
 from tensorattn.lowering.flow import Flow
 from tensorattn.lowering.liveness import reads
@@ -127,6 +127,10 @@ class _Pass:
     def _looped(self, flow: Flow, target: int, around: Mapping[str, Size]) -> tuple[Instruction, ...]:
         """The body with the loops of one target. Raises: RefusalError."""
         if not isinstance(flow.body[target], Normalised):
+            blocks = blocked_slices(flow, self.tile_entries)
+            if blocks is not None and blocks[0].name not in around:
+                with suppress(RefusalError):
+                    return self._sliced(flow, target, around, "", blocks)
             return self._sliced(flow, target, around, "")
         try:
             cluster = Cluster(flow, target, self.tile_entries)

@@ -84,13 +84,13 @@ def slice_rule(
     """
     found = rule(flow, registers, axis, max(tile_entries // DENSE_SHARE, 1))
     per = found.per.value(_lengths(flow, found.per))
-    positions = -(-REUSE // max(_reuse(flow, loop, axis, rows), 1))
+    positions = -(-REUSE // max(reuse(flow, loop, axis, rows), 1))
     wanted = min(positions * per, tile_entries)
     short = positions if 2 * tile_entries < min(positions, flow.length(axis)) * per else 0
     return TileRule(max(found.entries, wanted), found.per), short
 
 
-def _reuse(flow: Flow, loop: Iterable[int], axis: Index, rows: int) -> int:
+def reuse(flow: Flow, loop: Iterable[int], axis: Index, rows: int) -> int:
     """How often, at each position of the axis, the matrix products of a loop use what they read, at least."""
     found = []
     for a, b, out in _products(flow, loop):

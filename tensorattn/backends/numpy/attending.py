@@ -8,6 +8,7 @@ import math
 import numpy as np
 
 from tensorattn.backends.limits import MOST_SCORES
+from tensorattn.backends.numpy.functions import select
 
 LEAST_KEYS = 128  # of a chunk, so that the products are no thin ones
 
@@ -61,10 +62,9 @@ def _attend(
         if bias is not None:
             score += _cut(bias, first, start, stop)
         if where is not None:
-            np.copyto(score, -np.inf, where=~_cut(where, first, start, stop))
+            select(_cut(where, first, start, stop), score, -np.inf, score)
         if causal:
-            after = np.arange(start, stop) > np.arange(first, q.shape[-2])[:, None]
-            np.copyto(score, -np.inf, where=after)
+            select(np.arange(start, stop) <= np.arange(first, q.shape[-2])[:, None], score, -np.inf, score)
         high = np.maximum(greatest[..., first:], np.max(score, axis=-1, initial=-np.inf))
         shift = np.where(high == -np.inf, 0, high)
         score -= shift[..., None]

