@@ -116,7 +116,7 @@ def tiled(kernel: Kernel) -> tuple[tuple[Instruction, ...], tuple[Tiles, ...], t
     """The body without branches, in which every loop has an index of its own for the axis inside a tile."""
     found: list[Tiles] = []
     stretches: list[Stretch] = []
-    body = tuple(_tiled(i, found, stretches, {}) for i in _straight(kernel.body))
+    body = tuple(_tiled(i, found, stretches, {}) for i in straight(kernel.body))
     return body, tuple(found), tuple(stretches)
 
 
@@ -137,19 +137,20 @@ def placed(body: tuple[Instruction, ...], found: tuple[Tiles, ...]) -> list[Plac
     return list(inside(body, ()))
 
 
-def _straight(body: Iterable[Instruction]) -> Iterable[Instruction]:
+def straight(body: Iterable[Instruction]) -> Iterable[Instruction]:
+    """The instructions without branches: each takes its fast side."""
     for instruction in body:
         match instruction:
             case IfFinite(fast=fast):
-                yield from _straight(fast)
+                yield from straight(fast)
             case Attempt(fast=fast, fallback=fallback):  # what the fallback reads has to wait for the test
-                yield from _straight(fast)
+                yield from straight(fast)
                 waiting = sorted(outside_reads(fallback), key=lambda r: r.name)
                 yield from (Arrange(replace(r, name=f"{r.name} waiting"), r) for r in waiting)
             case IfBounded(fast=fast):
-                yield from _straight(fast)
+                yield from straight(fast)
             case Stream(body=inner):
-                yield replace(instruction, body=tuple(_straight(inner)))
+                yield replace(instruction, body=tuple(straight(inner)))
             case _:
                 yield instruction
 
