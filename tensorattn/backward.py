@@ -18,7 +18,7 @@ from dataclasses import replace
 from tensorattn.adjoining import adjoint
 from tensorattn.cost import Cost, bytes_moved, exps, flops, joined_bonds, kernel_cost
 from tensorattn.dtypes import FLOATS
-from tensorattn.kernel import Instruction, Load, Output
+from tensorattn.kernel import Instruction, Kernel, Load, Output
 from tensorattn.kinds import Draft
 from tensorattn.lowering.liveness import makes
 from tensorattn.lowering.views import BYTES, entries, is_view, viewed
@@ -48,6 +48,16 @@ def operator_cost(key: str) -> Cost:
 
 def recorded_cost(draft: Draft, dtypes: Mapping[str, str]) -> Cost:
     """Of a kernel without loops that autograd records. `dtypes`: of the inputs."""
+    kernel, start = recorded_pass(draft, dtypes)
+    counts = (total(map(count, kernel.body[start:])) for count in (flops, exps, bytes_moved))
+    joined = joined_bonds(kernel)
+    alive = peaks(kernel, kernel.body, "torch", start=start) if start < len(kernel.body) else ()
+    found = Cost(*(c.substitute(joined) for c in counts), tuple(size.substitute(joined) for size in alive))
+    return _added(found, kernel.outputs)
+
+
+def recorded_pass(draft: Draft, dtypes: Mapping[str, str]) -> tuple[Kernel, int]:
+    """The kernel of both passes, as far as gradients need the first, and where in its body the second one starts."""
     body = recorded(draft.kernel, draft.sizes)
     kernel = replace(draft.kernel, body=body)
     wanted = {i.input for i in body if isinstance(i, Load) and i.out.dtype.startswith("float")}
@@ -55,16 +65,9 @@ def recorded_cost(draft: Draft, dtypes: Mapping[str, str]) -> Cost:
     joint = adjoint(kernel, given, [n for n in kernel.inputs if n in wanted], dtypes, sweeping=Recorded)
     made = {r.name for i in body for r in makes(i)}
     start = sum(r.name in made for i in joint.body for r in makes(i)[:1])
-    if start == len(joint.body):
-        return NOTHING
     theirs = _owned(body, kernel.outputs)
     done = tuple(_result(i) if theirs.intersection(makes(i)) else i for i in joint.body)
-    counts = (total(map(count, done[start:])) for count in (flops, exps, bytes_moved))
-    joined = joined_bonds(kernel)
-    alive = peaks(joint, done, "torch", start=start)
-    return _added(
-        Cost(*(c.substitute(joined) for c in counts), tuple(size.substitute(joined) for size in alive)), joint.outputs
-    )
+    return replace(joint, body=done), start
 
 
 def _added(cost: Cost, terms: Iterable[Output], kept: Size = Size()) -> Cost:  # noqa: B008 (immutable)

@@ -86,14 +86,10 @@ class Cost:
         """The cost with these sizes in place of their symbols; sizes that are not given stay symbols."""
         known = dict(sizes)
         for tiles in self.tiles:
-            if (tiles.size.symbols | tiles.rule.per.symbols) <= known.keys():
+            if (tiles.size.symbols | tiles.most.symbols | tiles.rule.per.symbols) <= known.keys():
                 known |= tiles.at(known)
         numbers = {name: Size.of(size) for name, size in known.items()}
-        open_tiles = tuple(
-            replace(t, size=t.size.substitute(numbers), rule=replace(t.rule, per=t.rule.per.substitute(numbers)))
-            for t in self.tiles
-            if t.length not in known
-        )
+        open_tiles = tuple(t.substitute(numbers) for t in self.tiles if t.length not in known)
         flops, exps, moved = (s.substitute(numbers) for s in (self.flops, self.exps, self.bytes_moved))
         gradients = None if self.gradients is None else partial(_given, self, sizes)
         return Cost(flops, exps, moved, tuple(p.substitute(numbers) for p in self.peaks), open_tiles, gradients)
@@ -133,7 +129,7 @@ class Cost:
         """
         found: dict[str, Any] = dict(self.amounts)
         if self.tiles:
-            found["tiles"] = {t.length: f"min({t.positions}, {t.size})" for t in self.tiles}
+            found["tiles"] = {t.length: f"min({t.positions}, {t.most})" for t in self.tiles}
         try:
             return found if self.backward is None else {**found, "backward": self.backward.data}
         except BudgetError as error:
@@ -142,7 +138,7 @@ class Cost:
     def __str__(self) -> str:
         lines = [f"{name:12}{amount}" for name, amount in self.amounts.items()]
         for tiles in self.tiles:
-            lines.append(f"where {tiles.length} = min({tiles.positions}, {tiles.size}), {tiles.count} tiles of it")
+            lines.append(f"where {tiles.length} = min({tiles.positions}, {tiles.most}), {tiles.count} tiles of it")
         try:
             if self.backward is not None:
                 lines += ["backward", *(f"  {line}" for line in str(self.backward).splitlines())]
@@ -205,7 +201,8 @@ def _by_keys(attend: Attend, found: list[Tiles]) -> Attend:
     number = "" if not found else str(len(found) + 1)
     length, count = f"{KEYS}{attend.group[0].name}{number}", f"chunks_{attend.group[0].name}{number}"
     rule = TileRule(MOST_SCORES, entries((*attend.batch, *attend.rows)))
-    found.append(Tiles(attend.group[0].name, length, count, entries(attend.group), rule))
+    keys = entries(attend.group)
+    found.append(Tiles(attend.group[0].name, length, count, keys, rule, keys))
     return replace(attend, group=(Index(length),))
 
 

@@ -237,6 +237,12 @@ class Recorded(Sweep):
                         zero: list[Operand] = [Literal(0.0), Literal(0.0)]
                         zero[number] = bar
                         yield side, e.pulled([e.select(p, *zero, bar.dtype)], made.out.axes, side.axes)
+            case Contract(out=out, a=a, b=b):
+                for operand, other in ((a, b), (b, a)):
+                    yield operand, self._of_product(out, operand, other, bar)
+            case Apply(function="multiply", arguments=(Register() as a, Register() as b)):
+                for operand, other in ((a, b), (b, a)):
+                    yield operand, self._spread(made.out, operand, other, bar)
             case Apply(function="divide", arguments=(Register() as above, Register() as below)):
                 yield above, e.pulled([e.apply("divide", bar, below, dtype=bar.dtype)], made.out.axes, above.axes)
                 if below.name in self.active:
@@ -246,6 +252,19 @@ class Recorded(Sweep):
                 yield only, e.pulled([self._of_one(made, only, bar)], made.out.axes, only.axes)
             case _:
                 yield from _by_rule(e, made, bar)
+
+    def _of_product(self, out: Register, operand: Register, other: Register, bar: Register) -> Register:
+        """A matrix product for a matrix product, also an outer one, else one entry by entry that is summed."""
+        shared = {*operand.axes} & {*other.axes}
+        if shared <= {*out.axes}:
+            return self._spread(out, operand, other, bar)
+        kept = tuple(i for i in operand.axes if i in out.axes or i in shared)
+        return self.e.emit(Contract(self.e.register(kept, out.dtype), self.e.whole(bar, out.axes), other))
+
+    def _spread(self, out: Register, operand: Register, other: Register, bar: Register) -> Register:
+        axes = tuple(dict.fromkeys((*out.axes, *operand.axes, *other.axes)))
+        product = self.e.apply("multiply", bar, other, dtype=bar.dtype, like=axes)
+        return self.e.pulled([product], axes, operand.axes)
 
     def _of_divisor(self, made: Apply, above: Register, below: Register, bar: Register) -> Register:
         """−ȳ ((a / b) / b) in one expression, which holds all that it makes to its end."""
