@@ -84,10 +84,8 @@ def _temporaries(instruction: Instruction | Record, stored: Mapping[Register, Ax
             return size_in_bytes(out) if where is not None else Size()
         case Attend():
             return _attended_temporaries(instruction)
-        case FlashBack(outs=(first, *_), held=held):
-            return Size.of(held * BYTES[first.dtype])
-        case Slope(out=out, function=function):
-            return size_in_bytes(out) * SLOPE_TEMPORARIES.get(function, 0)
+        case FlashBack() | Slope():
+            return _recorded_temporaries(instruction)
         case Accumulate(source=source, at_most=at_most, at_least=at_least):
             return size_in_bytes(source) * ((at_most != 0) + (at_least is not None) * 2)
         case SegmentSum(source=source):  # positions, and floats in float64
@@ -101,6 +99,12 @@ def _temporaries(instruction: Instruction | Record, stored: Mapping[Register, Ax
         case Contract():
             return _copies(instruction, stored)
     return Size()
+
+
+def _recorded_temporaries(instruction: FlashBack | Slope) -> Size:
+    if isinstance(instruction, FlashBack):
+        return Size.of(instruction.held * BYTES[instruction.outs[0].dtype])
+    return size_in_bytes(instruction.out) * SLOPE_TEMPORARIES.get(instruction.function, 0)
 
 
 def _attended_temporaries(instruction: Attend) -> Size:
