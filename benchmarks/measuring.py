@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import platform
 import statistics
@@ -62,22 +63,26 @@ def peak_bytes_numpy(action: Thunk) -> int:
     return max(0, peak - result.nbytes)
 
 
-def peak_bytes_torch(action: Callable[[], tuple[Any, ...]]) -> int:
-    """Peak of torch's allocations during a call, less its results: a sum over the profiler's memory events."""
+def alive_bytes_torch(action: Callable[[], Any]) -> tuple[Any, list[int]]:
+    """The result of a call, and what torch had allocated at each moment of it beyond the bytes at its start: a sum over
+    the profiler's memory events."""
     from torch.profiler import ProfilerActivity, profile
 
     gc.collect()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        results = action()
+        result = action()
     recorded = profiler.profiler
     assert recorded is not None
     events = [e for e in recorded.kineto_results.events() if e.name() == "[memory]"]
-    alive = peak = 0
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        alive += event.nbytes()
-        peak = max(peak, alive)
+    changes = (event.nbytes() for event in sorted(events, key=lambda e: e.start_ns()))
+    return result, list(itertools.accumulate(changes, initial=0))
+
+
+def peak_bytes_torch(action: Callable[[], tuple[Any, ...]]) -> int:
+    """Peak of torch's allocations during a call, less its results."""
+    results, alive = alive_bytes_torch(action)
     kept = {r.untyped_storage().data_ptr(): r.untyped_storage().nbytes() for r in results if r is not None}
-    return max(0, peak - sum(kept.values()))
+    return max(0, max(alive) - sum(kept.values()))
 
 
 def numpy_rates(repeat: int = 7, gemm: int = GEMM, tile: int = TILE) -> Rates:

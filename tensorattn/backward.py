@@ -1,107 +1,110 @@
-"""What the gradients of a kernel cost after the forward pass: an estimate of the algorithm, not of what autograd does.
+"""What the backward pass of torch costs, for the gradients of all outputs with respect to all float inputs.
 
-By the standard rule every contraction costs one contraction for each of its operands, everything pointwise about its
-own price again. Dense keeps its weights: of two matrix products forward, four backward. A loop over tiles keeps results
-and log-sum-exps only and makes its scores and weights again: of two forward, five backward (Dao et al. 2022,
-algorithm 4), and as many exps as forward. Gradients of inputs are outputs.
+A plan with loops is one operator, whose backward pass is a kernel like any other (`adjoining`): the price is that of
+the kernel which runs. Other plans are recorded by autograd operation by operation. What it runs then is modelled by the
+adjoint of the recorded kernel without its forward part: the same contractions, elementwise work by the rules of
+`adjoining`, and of what the forward pass made as much as is read again.
+
+The peak is that of the backward pass beyond inputs, outputs, their cotangents and the gradients it gives back; what
+is kept between the passes is part of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from tensorattn.cost import Cost, bytes_moved, exps, flops
-from tensorattn.kernel import Contract, Instruction, Kernel, Load, Stream, Weigh
-from tensorattn.lowering.liveness import makes, reads
-from tensorattn.lowering.views import is_view, size_in_bytes
+from tensorattn.adjoining import adjoint
+from tensorattn.cost import Cost, bytes_moved, exps, flops, joined_bonds, kernel_cost
+from tensorattn.dtypes import FLOATS
+from tensorattn.kernel import Instruction, Kernel, Load, Output
+from tensorattn.kinds import Draft
+from tensorattn.lowering.liveness import makes
+from tensorattn.lowering.views import BYTES, entries, is_view, viewed
 from tensorattn.parts import Register
-from tensorattn.peaks import maximal, total
-from tensorattn.rounds import Placed, looped, placed, resolved, tiled, with_stretches
+from tensorattn.peaks import maximal, peaks, total
+from tensorattn.recording import Recorded, recorded
 from tensorattn.sizes import Size
+from tensorattn.units import stepped, unit
+
+NOTHING = Cost(Size(), Size(), Size(), ())
 
 
-def backward_cost(kernel: Kernel) -> Cost:
-    """FLOPs, exps, bytes moved and peak bytes of the gradients of all outputs with respect to all float inputs."""
-    body, tiles, stretches = tiled(kernel)
-    means, most = resolved(stretches, "mean"), resolved(stretches, "most")
-    tiles = with_stretches(tiles, means)
-    everything = placed(tuple(map(_unmerged, body)), tiles)
-    live = _differentiable(everything)
-    again = _made_again(everything)
-    counts = [Size(), Size(), Size()]
-    for instruction, around in everything:
-        for n, amount in enumerate(_counts(instruction, live, again)):
-            counts[n] = counts[n] + looped(amount.substitute(means), around)
-    alive = tuple(size.substitute(most) for size in _peaks(kernel, everything, live))
-    return Cost(*counts, alive, tiles)
+def operator_cost(key: str) -> Cost:
+    """Of the operator of a key, planned for torch and the sizes that it was made for."""
+    made = unit(key)
+    assert made.saved is not None
+    first = made.saved.first
+    given = tuple(n < first and o.dtype in FLOATS for n, o in enumerate(made.outputs))
+    wanted = tuple(name for name, there in zip(made.kernel.inputs, made.floats, strict=True) if there)
+    if not wanted or not any(given):
+        return NOTHING
+    back = unit(stepped(key, "adjoint", given, wanted))
+    kernel = back.planned("torch", Draft(back.plan, back.kernel).sizes)
+    found = kernel_cost(kernel, "torch")
+    return _added(found, kernel.outputs, total(map(_bytes, made.outputs[first:])))
 
 
-def _unmerged(instruction: Instruction) -> Instruction:
-    """A loop without its merges, which no gradient passes: the rule for the whole sum replaces theirs."""
-    if not isinstance(instruction, Stream):
-        return instruction
-    return replace(instruction, body=tuple(map(_unmerged, instruction.body)), merge=())
+def recorded_cost(draft: Draft, dtypes: Mapping[str, str]) -> Cost:
+    """Of a kernel without loops that autograd records. `dtypes`: of the inputs."""
+    kernel, start = recorded_pass(draft, dtypes)
+    counts = (total(map(count, kernel.body[start:])) for count in (flops, exps, bytes_moved))
+    joined = joined_bonds(kernel)
+    alive = peaks(kernel, kernel.body, "torch", start=start) if start < len(kernel.body) else ()
+    found = Cost(*(c.substitute(joined) for c in counts), tuple(size.substitute(joined) for size in alive))
+    return _added(found, kernel.outputs)
 
 
-def _differentiable(everything: Iterable[Placed]) -> set[Register]:
-    """The registers that depend on an input by floats."""
-    live: set[Register] = set()
-    for instruction, _ in everything:
-        if isinstance(instruction, Load) or live & reads(instruction):
-            live |= {r for r in makes(instruction) if r.dtype.startswith("float")}
-    return live
+def recorded_pass(draft: Draft, dtypes: Mapping[str, str]) -> tuple[Kernel, int]:
+    """The kernel of both passes, as far as gradients need the first, and where in its body the second one starts."""
+    body = recorded(draft.kernel, draft.sizes)
+    kernel = replace(draft.kernel, body=body)
+    wanted = {i.input for i in body if isinstance(i, Load) and i.out.dtype.startswith("float")}
+    given = [output.dtype in FLOATS for output in kernel.outputs]
+    joint = adjoint(kernel, given, [n for n in kernel.inputs if n in wanted], dtypes, sweeping=Recorded)
+    made = {r.name for i in body for r in makes(i)}
+    start = sum(r.name in made for i in joint.body for r in makes(i)[:1])
+    theirs = _owned(body, kernel.outputs)
+    done = tuple(_result(i) if theirs.intersection(makes(i)) else i for i in joint.body)
+    return replace(joint, body=done), start
 
 
-def _made_again(everything: list[Placed]) -> set[Register]:
-    """What is made in loops up to the weights of a tile."""
-    needed: set[Register] = set()
-    for instruction, around in reversed(everything):
-        if around and (_weighs(instruction) or needed & set(makes(instruction))):
-            needed |= {*makes(instruction), *reads(instruction)}
-    return needed
+def _added(cost: Cost, terms: Iterable[Output], kept: Size = Size()) -> Cost:  # noqa: B008 (immutable)
+    """With what else is kept, and the sums of the gradients of inputs that are read in several places."""
+    terms = list(terms)
+    reads = Counter(term.name for term in terms)
+    several = {t.name: t for t in terms if reads[t.name] > 1}.values()
+    sums = [(_entries(t) * (reads[t.name] - 1), _bytes(t) * (reads[t.name] - 1), _bytes(t)) for t in several]
+    more = total(count for count, _, _ in sums)
+    beside, both = total(rest for _, rest, _ in sums), total(rest + one for _, rest, one in sums)
+    alive = [kept + size + beside for size in cost.peaks] + [kept + both]
+    moved = total(rest * 3 for _, rest, _ in sums)
+    return replace(cost, flops=cost.flops + more, bytes_moved=cost.bytes_moved + moved, peaks=maximal(alive))
 
 
-def _weighs(instruction: Instruction) -> bool:
-    """Whether it makes weights of scores: with a maximum, or where none is needed without."""
-    return isinstance(instruction, Weigh) or getattr(instruction, "function", "") in ("exp", "exp2")
+def _entries(output: Output) -> Size:
+    return entries(index for axis in output.axes for index in axis)
 
 
-def _counts(instruction: Instruction, live: set[Register], again: set[Register]) -> tuple[Size, Size, Size]:
-    """FLOPs, exps and bytes of one instruction in one round."""
-    found = (Size(), Size(), Size())
-    if is_view(instruction):
-        return found
-    made = makes(instruction)
-    if again & set(made):
-        found = (flops(instruction), exps(instruction), bytes_moved(instruction))
-    if not live & set(made):
-        return found
-    used = [r for r in _operands(instruction) if r in live]
-    each = flops(instruction)
-    if isinstance(instruction, Contract):
-        each = each * len(used)
-    gradients = total(size_in_bytes(r) for r in (made[0], *used))
-    return found[0] + each, found[1], found[2] + bytes_moved(instruction) + gradients
+def _bytes(output: Output) -> Size:
+    return _entries(output) * BYTES[output.dtype]
 
 
-def _operands(instruction: Instruction) -> tuple[Register, ...]:
-    """What is read, twice where it is read twice."""
-    return (instruction.a, instruction.b) if isinstance(instruction, Contract) else tuple(reads(instruction))
+def _owned(body: Iterable[Instruction], outputs: Iterable[Output]) -> set[Register]:
+    """The registers in whose memory the results lie."""
+    makers = {r: i for i in body for r in makes(i)}
+    found = set()
+    for output in outputs:
+        register = output.register
+        while is_view(maker := makers[register]) and not isinstance(maker, Load):
+            register = viewed(maker)
+        if output.dtype == output.register.dtype and not isinstance(maker, Load):
+            found.add(register)
+    return found
 
 
-def _peaks(kernel: Kernel, everything: list[Placed], live: set[Register]) -> tuple[Size, ...]:
-    """Everything kept, what a round makes again, and the gradients at one instruction, for each of them."""
-    given = {r for i, _ in everything if is_view(i) and not isinstance(i, Stream) for r in makes(i)}
-    given |= {r for i, _ in everything if isinstance(i, Load) for r in makes(i)}
-    outputs = {output.register for output in kernel.outputs}
-    owned = [(r, around) for i, around in everything for r in makes(i) if r in live and r not in given | outputs]
-    kept = total(size_in_bytes(r) for r, around in owned if not around)
-    found = [Size()]
-    for instruction, around in everything:
-        if not live & set(makes(instruction)) or is_view(instruction):
-            continue
-        beside = total(size_in_bytes(r) for r, other in owned if around and other == around)
-        gradients = {r for r in (*makes(instruction), *reads(instruction)) if r in live and r not in given | outputs}
-        found.append(kept + beside + total(size_in_bytes(r) for r in sorted(gradients, key=lambda r: r.name)))
-    return maximal(found)
+def _result(instruction: Instruction) -> Instruction:
+    """What makes a result as a load of it, which takes no memory."""
+    out = makes(instruction)[0]
+    return Load(out, "", tuple((index,) for index in out.axes), out.dtype)

@@ -1,18 +1,20 @@
 """What a plan costs: FLOPs, exps, bytes moved and peak bytes, as polynomials in the sizes, read off its kernel.
 
-Forward, and backward where it was asked for (`backward.py`). In a streamed kernel the length of a tile and the number
+Forward, and backward where somebody asks (`backward.py`). In a streamed kernel the length of a tile and the number
 of tiles are symbols of their own, `tile_nu` and `tiles_nu`, whose values follow from the sizes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property, partial
 from typing import Any
 
 from tensorattn.backends.limits import MOST_SCORES
 from tensorattn.dtypes import predicates
+from tensorattn.errors import BudgetError
 from tensorattn.ir import Affine, Index, Map, Tensor, walk
 from tensorattn.kernel import (
     Accumulate,
@@ -36,10 +38,13 @@ from tensorattn.parts import Register, TileRule
 from tensorattn.peaks import BOND, KEYS, attended, peaks, total
 from tensorattn.plan import Plan
 from tensorattn.program import Program
+from tensorattn.records import Added, FlashBack, Record, Slope, SoftmaxBack
 from tensorattn.rounds import Tiles, looped, placed, resolved, tiled, with_stretches, with_tiles
 from tensorattn.sizes import Size
 
 EXPONENTIAL = frozenset("exp exp2 tanh sigmoid elu gelu silu softplus uniform".split())
+
+OF_VALUES = frozenset("exp exp2 tanh sigmoid sqrt relu reciprocal".split())  # whose slope is made of the value
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +57,24 @@ class Counted:
     peak_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Cost:
-    """Polynomials in the sizes; the peak is the largest of several, one for each place in the kernel."""
+    """Polynomials in the sizes; the peak is the largest of several, one for each place in the kernel.
+
+    `gradients` makes the cost of the backward pass, for whoever asks for it.
+    """
 
     flops: Size
     exps: Size
     bytes_moved: Size
     peaks: tuple[Size, ...]
     tiles: tuple[Tiles, ...] = ()
-    backward: Cost | None = None
+    gradients: Callable[[], Cost] | None = field(default=None, compare=False, repr=False)
+
+    @cached_property
+    def backward(self) -> Cost | None:
+        """The cost of the backward pass of torch; its tiles are its own."""
+        return None if self.gradients is None else self.gradients()
 
     def at(self, sizes: Mapping[str, int]) -> Counted:
         """The cost at these sizes, in exact integers."""
@@ -74,17 +87,13 @@ class Cost:
         """The cost with these sizes in place of their symbols; sizes that are not given stay symbols."""
         known = dict(sizes)
         for tiles in self.tiles:
-            if (tiles.size.symbols | tiles.rule.per.symbols) <= known.keys():
+            if (tiles.size.symbols | tiles.most.symbols | tiles.rule.per.symbols) <= known.keys():
                 known |= tiles.at(known)
         numbers = {name: Size.of(size) for name, size in known.items()}
-        open_tiles = tuple(
-            replace(t, size=t.size.substitute(numbers), rule=replace(t.rule, per=t.rule.per.substitute(numbers)))
-            for t in self.tiles
-            if t.length not in known
-        )
+        open_tiles = tuple(t.substitute(numbers) for t in self.tiles if t.length not in known)
         flops, exps, moved = (s.substitute(numbers) for s in (self.flops, self.exps, self.bytes_moved))
-        backward = None if self.backward is None else self.backward.given(sizes)
-        return Cost(flops, exps, moved, tuple(p.substitute(numbers) for p in self.peaks), open_tiles, backward=backward)
+        gradients = None if self.gradients is None else partial(_given, self, sizes)
+        return Cost(flops, exps, moved, tuple(p.substitute(numbers) for p in self.peaks), open_tiles, gradients)
 
     @property
     def peak_bytes(self) -> Any:
@@ -115,18 +124,33 @@ class Cost:
 
     @property
     def data(self) -> dict[str, Any]:
-        """The amounts, those of the gradients under `backward`, and what the symbols of tiles stand for."""
-        backward = {} if self.backward is None else {"backward": self.backward.amounts}
-        tiles = {t.length: f"min({t.positions}, {t.size})" for t in self.tiles}
-        return {**self.amounts, **backward, **({"tiles": tiles} if tiles else {})}
+        """The amounts, what the symbols of tiles stand for, and the same of the backward pass under `backward`.
+
+        Where the pass would be refused, for it does not fit in a budget, there is the reason under `refused`.
+        """
+        found: dict[str, Any] = dict(self.amounts)
+        if self.tiles:
+            found["tiles"] = {t.length: f"min({t.positions}, {t.most})" for t in self.tiles}
+        try:
+            return found if self.backward is None else {**found, "backward": self.backward.data}
+        except BudgetError as error:
+            return {**found, "backward": {"refused": error.what}}
 
     def __str__(self) -> str:
         lines = [f"{name:12}{amount}" for name, amount in self.amounts.items()]
-        if self.backward is not None:
-            lines += ["backward", *(f"  {name:12}{amount}" for name, amount in self.backward.amounts.items())]
         for tiles in self.tiles:
-            lines.append(f"where {tiles.length} = min({tiles.positions}, {tiles.size}), {tiles.count} tiles of it")
+            lines.append(f"where {tiles.length} = min({tiles.positions}, {tiles.most}), {tiles.count} tiles of it")
+        try:
+            if self.backward is not None:
+                lines += ["backward", *(f"  {line}" for line in str(self.backward).splitlines())]
+        except BudgetError as error:
+            lines += ["backward", f"  refused: {error.what}"]
         return "\n".join(lines)
+
+
+def _given(cost: Cost, sizes: Mapping[str, int]) -> Cost:
+    assert cost.backward is not None
+    return cost.backward.given(sizes)
 
 
 def cost(plan: Plan, dtypes: Mapping[str, str] | None = None) -> Cost:
@@ -162,10 +186,15 @@ def kernel_cost(kernel: Kernel, library: str = "numpy") -> Cost:
     tiles = list(found)
     if library == "numpy":  # whose attention runs over chunks of its keys
         body = tuple(_by_keys(i, tiles) if isinstance(i, Attend) else i for i in body)
-    joined = {name: read for name, read in kernel.sizes if name.startswith(BOND) and isinstance(read, Size)}
+    joined = joined_bonds(kernel)
     counts = [count.substitute(joined) for count in counts]
     alive = tuple(dict.fromkeys(size.substitute(most).substitute(joined) for size in peaks(kernel, body, library)))
     return Cost(*counts, alive, with_stretches(with_stretches(tiles, most), joined))
+
+
+def joined_bonds(kernel: Kernel) -> dict[str, Size]:
+    """The sizes of indices that stand for several bonds, in terms of those."""
+    return {name: read for name, read in kernel.sizes if name.startswith(BOND) and isinstance(read, Size)}
 
 
 def _by_keys(attend: Attend, found: list[Tiles]) -> Attend:
@@ -173,11 +202,12 @@ def _by_keys(attend: Attend, found: list[Tiles]) -> Attend:
     number = "" if not found else str(len(found) + 1)
     length, count = f"{KEYS}{attend.group[0].name}{number}", f"chunks_{attend.group[0].name}{number}"
     rule = TileRule(MOST_SCORES, entries((*attend.batch, *attend.rows)))
-    found.append(Tiles(attend.group[0].name, length, count, entries(attend.group), rule))
+    keys = entries(attend.group)
+    found.append(Tiles(attend.group[0].name, length, count, keys, rule, keys))
     return replace(attend, group=(Index(length),))
 
 
-def flops(instruction: Instruction) -> Size:
+def flops(instruction: Instruction | Record) -> Size:
     """Floating-point operations."""
     match instruction:
         case Contract(a=a, b=b):
@@ -194,6 +224,12 @@ def flops(instruction: Instruction) -> Size:
             return entries(source.axes) * 4
         case Attend(bond=bond, values=values):
             return scored(instruction) * (Size.product(i.name for i in bond) + entries(values) + 2) * 2
+        case FlashBack(count=count, width=width):
+            return count * entries(width) * 10 + count * 4
+        case SoftmaxBack(out=out):
+            return entries(out.axes) * 4
+        case Added(out=out) | Slope(out=out):
+            return entries(out.axes)
     return Size()
 
 
@@ -203,9 +239,9 @@ def scored(attend: Attend) -> Size:
     return (whole + entries((*attend.batch, *attend.rows))) * Fraction(1, 2) if attend.causal else whole
 
 
-def bytes_moved(instruction: Instruction) -> Size:
+def bytes_moved(instruction: Instruction | Record) -> Size:
     """Bytes read and written; of a table that is gathered from, as many as are taken."""
-    if is_view(instruction):
+    if is_view(instruction) and not isinstance(instruction, Added):
         return Size()
     if isinstance(instruction, Gather):
         out = instruction.out
@@ -215,7 +251,7 @@ def bytes_moved(instruction: Instruction) -> Size:
     return total(size_in_bytes(r) for r in (*makes(instruction), *reads(instruction)))
 
 
-def exps(instruction: Instruction) -> Size:
+def exps(instruction: Instruction | Record) -> Size:
     """Exponentials, and functions that take as long."""
     match instruction:
         case Apply(out=out, function=function) if function in EXPONENTIAL:
@@ -229,4 +265,8 @@ def exps(instruction: Instruction) -> Size:
             return entries(source.axes)
         case Attend():
             return scored(instruction)
+        case FlashBack(count=count):
+            return count
+        case Slope(out=out, function=function) if function in EXPONENTIAL - OF_VALUES:
+            return entries(out.axes)
     return Size()

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from tensorattn import backends, wording
 from tensorattn.arguments import check_superfluous, given_sizes
-from tensorattn.backward import backward_cost
 from tensorattn.choosing import Choice, choose
 from tensorattn.cost import Cost, default_dtypes
 from tensorattn.errors import BindingError, ShapeError, suggest
 from tensorattn.expanding import expand
 from tensorattn.extents import index_names, size_reads
 from tensorattn.kernel import Kernel
-from tensorattn.kinds import Case
+from tensorattn.kinds import Case, Draft
 from tensorattn.plan import Plan
 from tensorattn.program import Program
 from tensorattn.rates import machine
 from tensorattn.signature import Signature
-from tensorattn.specialising import Request
+from tensorattn.specialising import RECORDED, Request, decide
 
 
 class Described:
@@ -89,11 +89,24 @@ class Described:
         """FLOPs, exps, bytes moved and peak bytes beyond inputs and outputs; `.backward`: the same of the gradients.
 
         Numbers where the sizes are given, polynomials in those that are not; `.at(sizes)` gives integers. Arguments as
-        of `choice`.
+        of `choice`. `.backward` is made when it is read: it is the backward pass of torch, whatever the back end, for
+        the plan that is taken while gradients are recorded, and for the gradients of all float inputs. Its peak is
+        beyond inputs, outputs, cotangents and gradients, with all that is kept since the forward pass. Raises:
+        BudgetError where it does not fit in `memory`, as the pass itself does.
         """
         given = self._given(sizes, named)
         chosen = self._chosen(given, dtypes, backend).chosen
-        return replace(chosen.cost, backward=backward_cost(chosen.kernel)).given(given)
+        return replace(chosen.cost, gradients=partial(self._backward, given, dtypes)).given(given)
+
+    def _backward(self, given: Mapping[str, int], dtypes: Mapping[str, str] | None) -> Cost:
+        from tensorattn.backward import operator_cost, recorded_cost
+
+        case, request = self._case(given, dtypes, "torch", recorded=True)
+        chosen, key = decide(request, case, 0, RECORDED)
+        if key is not None:
+            return operator_cost(key)
+        looped = any(kind == "streamed" for kind, _ in chosen.chosen.recipe)  # what is recorded has no loops
+        return recorded_cost(case.dense if looped else Draft(chosen.plan, chosen.kernel), case.dtypes)
 
     def kernel(
         self,
@@ -137,9 +150,17 @@ class Described:
         thorough: bool = False,
     ) -> Choice:
         """Plan and kernel for these sizes, without batch axes; sizes that no input fixes may be among them."""
+        case, request = self._case(given, dtypes, backend)
+        return choose(case, request.asked(), thorough=thorough)
+
+    def _case(
+        self, given: Mapping[str, int], dtypes: Mapping[str, str] | None, backend: str, *, recorded: bool = False
+    ) -> tuple[Case, Request]:
+        """What is planned, and the request with what is given of it; a budget is for actual sizes."""
         program = expand(self.used, 0)
         fixed = dict(size_reads(program, self._sizes))
-        reads = size_reads(program, {**self._sizes, **{n: s for n, s in given.items() if n not in fixed}})
+        sizes = {**self._sizes, **{n: s for n, s in given.items() if n not in fixed}}
+        reads = size_reads(program, sizes)
         check_superfluous(self.program, self.inputs, dtypes or {})
         known = {**default_dtypes(program), **(dtypes or {})}
         if dtypes is not None:
@@ -148,9 +169,10 @@ class Described:
         library = backends.get(backend)
         base = library.exponential_base()
         on = machine(library.name, base)
-        case = Case(program, self._request.outputs, dtypes, reads, given or None, on, base)
-        complete = given.keys() >= set(index_names(program))  # a budget is for actual sizes
-        return choose(case, self._request.asked(budgeted=complete), thorough=thorough)
+        case = Case(program, self._request.outputs, dtypes, reads, given or None, on, base, recorded=recorded)
+        complete = given.keys() >= set(index_names(program))
+        request = replace(self._request, sizes=sizes, memory=self._request.memory if complete else None)
+        return case, request
 
     def _given(self, sizes: Mapping[str, int] | None, named: Mapping[str, int]) -> dict[str, int]:
         given = {**(sizes or {}), **named}

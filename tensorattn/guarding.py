@@ -224,9 +224,9 @@ def _tile_lines(writer: GuardWriter, cost: Cost) -> Iterator[str]:
     """The lengths and numbers of the tiles, as `Tiles.at` finds them."""
     for tiles in cost.tiles:
         length, count = writer.names.of("size", tiles.length), writer.names.of("size", tiles.count)
-        size, per = writer.polynomial(tiles.size), writer.polynomial(tiles.rule.per)
+        size, most, per = (writer.polynomial(s) for s in (tiles.size, tiles.most, tiles.rule.per))
         yield f"    {count} = max({tiles.rule.entries} // max({per}, 1), 1)"
-        yield f"    {length} = min({count}, {size})"
+        yield f"    {length} = min({count}, {most})"
         yield f"    {count} = -(-{size} // {count})"
 
 

@@ -34,6 +34,7 @@ from tensorattn.lowering.buffers import Room, places
 from tensorattn.lowering.liveness import makes, reads
 from tensorattn.lowering.views import BYTES, entries, is_view, size_in_bytes, viewed
 from tensorattn.parts import Literal, Register
+from tensorattn.records import FlashBack, Record, Slope
 from tensorattn.sizes import Size
 
 Axes = tuple[Index, ...]
@@ -44,6 +45,7 @@ WEIGHT_TEMPORARIES = {"softmax": (0, 0), "l1norm": (2, 0), "l2norm": (2, 0), "sp
 THREE_HALVES_TEMPORARIES = (4, 19)
 # torch: functions are one call each; the normalisers make what gradients need
 TORCH_TEMPORARIES = {"softmax": (2, 1), "l1norm": (2, 3), "l2norm": (2, 3), "sparsemax": (3, 27), "entmax": (4, 27)}
+SLOPE_TEMPORARIES = {"power": 2, "reciprocal": 2, "cos": 2, "sin": 1, "abs": 1, "sqrt": 1}
 BOND = "bond_"  # an index that stands for several bonds joined is named so
 KEYS = "keys_"  # an index that stands for a chunk of the keys of an attention is named so
 
@@ -58,7 +60,7 @@ def attended(instruction: Attend) -> Axes:
     return (*instruction.batch, *instruction.rows, *instruction.group)
 
 
-def _temporaries(instruction: Instruction, stored: Mapping[Register, Axes], library: str) -> Size:
+def _temporaries(instruction: Instruction | Record, stored: Mapping[Register, Axes], library: str) -> Size:
     """Bytes an instruction holds beside its operands and its result."""
     match instruction:
         case Normalised(out=out, kind=kind, where=where, options=options) if library == "torch":
@@ -82,6 +84,8 @@ def _temporaries(instruction: Instruction, stored: Mapping[Register, Axes], libr
             return size_in_bytes(out) if where is not None else Size()
         case Attend():
             return _attended_temporaries(instruction)
+        case FlashBack() | Slope():
+            return _recorded_temporaries(instruction)
         case Accumulate(source=source, at_most=at_most, at_least=at_least):
             return size_in_bytes(source) * ((at_most != 0) + (at_least is not None) * 2)
         case SegmentSum(source=source):  # positions, and floats in float64
@@ -95,6 +99,12 @@ def _temporaries(instruction: Instruction, stored: Mapping[Register, Axes], libr
         case Contract():
             return _copies(instruction, stored)
     return Size()
+
+
+def _recorded_temporaries(instruction: FlashBack | Slope) -> Size:
+    if isinstance(instruction, FlashBack):
+        return Size.of(instruction.held * BYTES[instruction.outs[0].dtype])
+    return size_in_bytes(instruction.out) * SLOPE_TEMPORARIES.get(instruction.function, 0)
 
 
 def _attended_temporaries(instruction: Attend) -> Size:
@@ -146,9 +156,10 @@ def _unbatched(step: Contract, stored: Mapping[Register, Axes]) -> Size:
 
 def _stored(instruction: Instruction, stored: Mapping[Register, Axes]) -> dict[Register, Axes]:
     """The axes of the results in the order in which memory holds them."""
-    if isinstance(instruction, (Stream, Weigh, Attend, Powers)):
-        return {made: made.axes for made in makes(instruction)}
-    return {instruction.out: _layout(instruction, stored)}
+    made = makes(instruction)
+    if isinstance(instruction, Stream) or len(made) > 1:
+        return {each: each.axes for each in made}
+    return {made[0]: _layout(instruction, stored)}
 
 
 def _layout(instruction: Instruction, stored: Mapping[Register, Axes]) -> Axes:
@@ -173,8 +184,11 @@ def _adjacent(group: Axes, axes: Axes) -> bool:
     return all(q == p + 1 for p, q in pairwise(places))
 
 
-def peaks(kernel: Kernel, body: tuple[Instruction, ...], library: str = "numpy") -> tuple[Size, ...]:
-    """Bytes alive at each instruction, less those of the results, without those that another always exceeds."""
+def peaks(kernel: Kernel, body: tuple[Instruction, ...], library: str = "numpy", *, start: int = 0) -> tuple[Size, ...]:
+    """Bytes alive at each instruction, less those of the results, without those that another always exceeds.
+
+    `start`: of a body without loops, the first instruction that is looked at.
+    """
     owner = _owners(body, {}, {})
     last = _last_uses(body, owner, (output.register for output in kernel.outputs))
     alive, found = _alive(body, owner, last, {}, library)
@@ -183,7 +197,7 @@ def peaks(kernel: Kernel, body: tuple[Instruction, ...], library: str = "numpy")
         if copied:
             alive = alive + entries(i for axis in output.axes for i in axis) * BYTES[output.dtype]
     results = total(entries(i for a in o.axes for i in a) * BYTES[o.dtype] for o in kernel.outputs)
-    return maximal([size - results for size in (*found, alive)])
+    return maximal([size - results for size in (*found[start:], alive)])
 
 
 Owners = dict[Register, "Register | None"]  # whose memory a register has; None: an input's

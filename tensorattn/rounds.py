@@ -19,28 +19,39 @@ from tensorattn.sizes import Size
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """The symbols of a stream: the `length` of a tile and the `count` of tiles along an axis of this size."""
+    """The symbols of a stream: the `length` of a tile and the `count` of tiles along an axis of this size.
+
+    `most`: the size where it is largest, which a tile is cut to; `size` is what it is on average.
+    """
 
     axis: str
     length: str
     count: str
     size: Size
     rule: TileRule
+    most: Size
 
     @property
     def positions(self) -> str:
         """How many positions a tile has, as text."""
         return f"max({self.rule.entries} // ({self.rule.per}), 1)"
 
+    def substitute(self, sizes: Mapping[str, Size]) -> Tiles:
+        """The same with these sizes in place of their symbols."""
+        size, most, per = (s.substitute(sizes) for s in (self.size, self.most, self.rule.per))
+        return replace(self, size=size, most=most, rule=replace(self.rule, per=per))
+
     def at(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Their values; the sizes include the tiles of the loops around."""
         positions = max(self.rule.entries // max(self.rule.per.value(sizes), 1), 1)
-        size = self.size.value(sizes)
-        return {self.length: min(positions, size), self.count: -(-size // positions)}
+        return {
+            self.length: min(positions, self.most.value(sizes)),
+            self.count: -(-self.size.value(sizes) // positions),
+        }
 
     def to_sympy(self, plain: Callable[[str], Any]) -> dict[str, Any]:
         """The same as sympy expressions in the sizes."""
-        length = _tile_function()(self.size.to_sympy(plain), self.rule.per.to_sympy(plain), self.rule.entries)
+        length = _tile_function()(self.most.to_sympy(plain), self.rule.per.to_sympy(plain), self.rule.entries)
         import sympy
 
         return {self.length: length, self.count: sympy.ceiling(self.size.to_sympy(plain) / length)}
@@ -106,17 +117,14 @@ def resolved(stretches: Iterable[Stretch], which: str) -> dict[str, Size]:
 
 def with_stretches(tiles: Iterable[Tiles], lengths: Mapping[str, Size]) -> tuple[Tiles, ...]:
     """The tiles in terms of sizes and other tiles alone."""
-    return tuple(
-        replace(t, size=t.size.substitute(lengths), rule=replace(t.rule, per=t.rule.per.substitute(lengths)))
-        for t in tiles
-    )
+    return tuple(t.substitute(lengths) for t in tiles)
 
 
 def tiled(kernel: Kernel) -> tuple[tuple[Instruction, ...], tuple[Tiles, ...], tuple[Stretch, ...]]:
     """The body without branches, in which every loop has an index of its own for the axis inside a tile."""
     found: list[Tiles] = []
     stretches: list[Stretch] = []
-    body = tuple(_tiled(i, found, stretches, {}) for i in _straight(kernel.body))
+    body = tuple(_tiled(i, found, stretches, {}) for i in straight(kernel.body))
     return body, tuple(found), tuple(stretches)
 
 
@@ -137,19 +145,20 @@ def placed(body: tuple[Instruction, ...], found: tuple[Tiles, ...]) -> list[Plac
     return list(inside(body, ()))
 
 
-def _straight(body: Iterable[Instruction]) -> Iterable[Instruction]:
+def straight(body: Iterable[Instruction]) -> Iterable[Instruction]:
+    """The instructions without branches: each takes its fast side."""
     for instruction in body:
         match instruction:
             case IfFinite(fast=fast):
-                yield from _straight(fast)
+                yield from straight(fast)
             case Attempt(fast=fast, fallback=fallback):  # what the fallback reads has to wait for the test
-                yield from _straight(fast)
+                yield from straight(fast)
                 waiting = sorted(outside_reads(fallback), key=lambda r: r.name)
                 yield from (Arrange(replace(r, name=f"{r.name} waiting"), r) for r in waiting)
             case IfBounded(fast=fast):
-                yield from _straight(fast)
+                yield from straight(fast)
             case Stream(body=inner):
-                yield replace(instruction, body=tuple(_straight(inner)))
+                yield replace(instruction, body=tuple(straight(inner)))
             case _:
                 yield instruction
 
@@ -168,8 +177,11 @@ def _tiled(
     length, count = (f"{word}_{stream.axis.name}{number}" for word in ("tile", "tiles"))
     rule = stream.tile if isinstance(stream.tile, TileRule) else TileRule(stream.tile, Size.of(1))
     inner = {**around, stream.axis.name: Size.of(length)}
-    size = stream.size if stream.live is None else Stretch.of("", stream.live, partial(_length, inner)).mean
-    found.append(Tiles(stream.axis.name, length, count, size, replace(rule, per=rule.per.substitute(around))))
+    size = most = stream.size
+    if stream.live is not None:
+        live = Stretch.of("", stream.live, partial(_length, inner))
+        size, most = live.mean, live.most
+    found.append(Tiles(stream.axis.name, length, count, size, replace(rule, per=rule.per.substitute(around)), most))
     cuts = [(stream.axis, Index(length))]
     for narrowed in stream.narrowed:
         stretch = Stretch.of(f"live_{narrowed.axis.name}{number}", narrowed, partial(_length, inner))

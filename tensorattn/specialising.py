@@ -69,18 +69,13 @@ def specialise(
     `watched`: by what (RECORDED, TRANSFORMED, TRACED, PLAIN). Under a tracer `sizes` is None, for it must not look at
     any.
     """
-    program = expand(request.program, batch_rank(request.program, ranks))
+    rank = batch_rank(request.program, ranks)
+    program = expand(request.program, rank)
     reads = size_reads(program, request.sizes)
     base = backend.exponential_base()
     on = machine(backend.name, base, device)
     case = Case(program, request.outputs, dtypes, reads, sizes, on, base, recorded=watched == RECORDED)
-    operation = None
-    if watched not in ("", PLAIN) and request.plan != "dense":
-        operation = _operation(request, backend, dtypes, ranks, sizes)
-    recorded = watched == RECORDED and operation is None
-    chosen = choose(case, request.asked(recorded=recorded, traced=watched in (TRACED, PLAIN)))
-    if operation and chosen.plan.program != case.dense.plan.program:  # only loops change it: over ordered tuples
-        operation = _operation(request, backend, dtypes, ranks, sizes, halved=True) or operation
+    chosen, key = decide(request, case, rank, watched)
     scalars = frozenset(n for n in program.inputs if n not in ranks)
     budget = None
     if request.memory is not None and sizes is not None:
@@ -89,9 +84,24 @@ def specialise(
         fits=guard(program, reads, scalars, backend),
         holds=chooser(chosen.plan, program, chosen.kernel.sizes, scalars, chosen.limits, budget),
         facts=recogniser(program, scalars, backend),
-        run=operation if operation and _is_worth(case, chosen, request, watched) else _built(backend, chosen),
+        run=_built(backend, chosen) if key is None else _operation(backend, key, program, scalars),
         plan=chosen.plan,
     )
+
+
+def decide(request: Request, case: Case, rank: int, watched: str) -> tuple[Choice, str | None]:
+    """The plan of a call that is watched so, and the key of the operator where that is what runs.
+
+    `rank`: how many axes `...` stands for. Raises: PlanError; BudgetError.
+    """
+    key = None
+    if watched not in ("", PLAIN) and request.plan != "dense":
+        key = _operator(request, case, rank)
+    recorded = watched == RECORDED and key is None
+    chosen = choose(case, request.asked(recorded=recorded, traced=watched in (TRACED, PLAIN)))
+    if key and chosen.plan.program != case.dense.plan.program:  # only loops change it: over ordered tuples
+        key = _operator(request, case, rank, halved=True) or key
+    return chosen, key if key and _is_worth(case, chosen, request, watched) else None
 
 
 def _built(backend: backends.Backend, chosen: Choice) -> Callable[..., tuple[Any, ...]]:
@@ -99,32 +109,31 @@ def _built(backend: backends.Backend, chosen: Choice) -> Callable[..., tuple[Any
 
 
 def _operation(
-    request: Request,
-    backend: backends.Backend,
-    dtypes: Mapping[str, str],
-    ranks: Mapping[str, int],
-    sizes: Mapping[str, int] | None,
-    *,
-    halved: bool = False,
-) -> Callable[..., tuple[Any, ...]] | None:
-    """The program as one operator with all its derivatives; None where it has some that no kernel computes."""
-    program = request.program
+    backend: backends.Backend, key: str, program: Program, scalars: frozenset[str]
+) -> Callable[..., tuple[Any, ...]]:
+    return backend.operation(key, tuple(n in scalars for n in program.inputs))
+
+
+def _operator(request: Request, case: Case, rank: int, *, halved: bool = False) -> str | None:
+    """The key of the program as one operator with all its derivatives; None where some no kernel computes."""
     plan = request.plan if request.plan in PLANS and request.plan != "factored" else "auto"
-    rank = batch_rank(program, ranks)
-    key = key_of(program, request.outputs, request.sizes, dtypes, rank, sizes, plan, request.memory, halved=halved)
+    key = key_of(
+        request.program, request.outputs, request.sizes, case.dtypes, rank, case.sizes, plan, request.memory,
+        halved=halved,
+    )  # fmt: skip
     try:
         check_derivatives(key)
     except RefusalError:
         return None
-    return backend.operation(key, tuple(n not in ranks for n in program.inputs))
+    return key
 
 
 def _is_worth(case: Case, chosen: Choice, request: Request, watched: str) -> bool:
     """Whether the operator runs, which makes weights again for derivatives and costs more than a small call."""
-    if not case.weights:
-        return False
     if watched == RECORDED:
         return any(kind == "streamed" for kind, _ in chosen.chosen.recipe)
+    if not case.weights:
+        return False
     small = watched == TRANSFORMED and request.plan == "auto" and not chosen.chosen.recipe
     return not small
 

@@ -66,7 +66,7 @@ def _loops(candidate: Candidate, sizes: Mapping[str, int]) -> list[str]:
     """The tiles of each loop; those of an inner one depend on the tiles of the loops around it."""
     lines, known = [], dict(sizes)
     for tiles in candidate.cost.tiles:
-        if (tiles.size.symbols | tiles.rule.per.symbols) <= known.keys():
+        if (tiles.size.symbols | tiles.most.symbols | tiles.rule.per.symbols) <= known.keys():
             found = tiles.at(known)
             known |= found
             count, length = _counted(found[tiles.count], "tile"), _counted(found[tiles.length], "position")

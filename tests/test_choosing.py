@@ -297,7 +297,7 @@ def test_gradients_take_four_products_of_dense_and_five_of_a_stream():
         assert count * product <= found.flops <= 1.15 * count * product
         assert found.exps == exps
     dense, streamed = (ta.compile(ATTEND, plan=p).cost(m=5000, k=6000, i=64, n=64) for p in ("dense", "streamed"))
-    assert dense.backward.at({}).peak_bytes > 3 * 5000 * 6000 * 8
+    assert dense.backward.at({}).peak_bytes > 2.9 * 5000 * 6000 * 8
     assert streamed.backward.at({}).peak_bytes < dense.backward.at({}).peak_bytes / 8
 
 

@@ -4,7 +4,10 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
+from tensorattn.backends.numpy import functions as numpy_functions
+from tensorattn.backends.torch import functions as torch_functions
 from tensorattn.kernel import (
     Apply,
     Fill,
@@ -156,3 +159,22 @@ def test_iota_and_fill(library):
     assert one(library, {"x": ("n", "float64")}, iota, np.zeros(4)).tolist() == [0, 1, 2, 3]
     fill = Fill(register("r", "n j", "float32"), -INF)
     close(one(library, {"x": ("n", "float64")}, fill, np.zeros(2), sizes=sizes), np.full((2, 3), -INF, np.float32))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("other", [0, -math.inf, 1.5, math.nan])
+def test_a_selection_in_place(dtype, other):
+    """By bits, where the predicate may lack axes or be longer than a stretch, and arrays lie in any order."""
+    rng = np.random.default_rng(0)
+    for shape in ((3, 4, 5), (1, 4, 5), (3, 1, 5), (), (7,), (0, 4), (300, 400)):
+        alternate = tuple(1 if n % 2 else size for n, size in enumerate(shape))
+        for where in {shape, shape[1:], shape[-1:], (1,) * len(shape), alternate, ()}:
+            a, p = rng.normal(size=shape).astype(dtype), np.asarray(rng.random(where) < 0.5)
+            a.reshape(-1)[::3], a.reshape(-1)[1::5] = np.nan, np.inf
+            expected = np.where(p, a, dtype(other))
+            copies = [lambda a=a: a.copy(), lambda a=a: np.array(a.T, order="C").T]
+            for made in (copy() for copy in copies):
+                np.testing.assert_array_equal(numpy_functions.select(p, made, other, made), expected)
+            np.testing.assert_array_equal(numpy_functions.select(p, a, other, np.empty_like(a)), expected)
+            for made in (torch.from_numpy(copy()) for copy in copies if a.ndim):
+                np.testing.assert_array_equal(torch_functions.select(torch.tensor(p), made, other, made), expected)

@@ -21,6 +21,7 @@ SYMMETRIC = """W^<mu nu rho> = k^mu_i q^nu_i q^rho_i / sqrt(|i|)
 y^mu_n = W^<mu bar(nu rho)> a^nu_n b^rho_n"""
 NESTED = """c^<mu nu>_n = softmax[rho](q^mu_i k^rho_i + t^nu_i k^rho_i) v^rho_n
 y^mu_n = softmax[nu](c^<mu nu>_n u_n) w^nu_n"""
+WEIGHTLESS = "y^mu_n = relu(q^mu_i k^nu_i) v^nu_n"
 # the index sizes, the axes of the weights, and those of what is kept: log Σ exp, results that are read again
 JOINT_SIZES = dict(mu=200, nu=190, rho=180, i=8, n=8)
 CASES = {
@@ -30,6 +31,7 @@ CASES = {
     CAPPED: (JOINT_SIZES, "mu nu rho", ["mu"]),
     SYMMETRIC: (dict(mu=200, nu=190, rho=190, i=8, n=8), "mu nu nu", ["mu", "mu n", "mu"]),
     NESTED: (dict(mu=150, nu=200, rho=180, i=6, n=6), "mu nu rho", ["mu nu", "mu nu n", "mu", "mu n"]),
+    WEIGHTLESS: (dict(mu=2500, nu=2400, i=6, n=6), "mu nu", []),
 }
 TILES = 12 << 20  # bytes: arrays of 1 MB a tile, and what a predicate makes of positions
 pytestmark = pytest.mark.filterwarnings("ignore::tensorattn.NotationWarning")
@@ -56,7 +58,9 @@ def kept_bytes(compiled: ta.Compiled, inputs: dict[str, torch.Tensor]) -> int:
     return sum(size for place, size in kept.items() if place not in own)
 
 
-@pytest.mark.parametrize("formula", CASES, ids=["joint", "causal", "biased", "capped", "symmetric", "nested"])
+@pytest.mark.parametrize(
+    "formula", CASES, ids=["joint", "causal", "biased", "capped", "symmetric", "nested", "weightless"]
+)
 def test_nothing_of_the_size_of_the_weights_is_kept_or_built(formula: str) -> None:
     sizes, axes, kept = CASES[formula]
     compiled = ta.compile(formula, plan="streamed")
@@ -88,3 +92,14 @@ def test_a_budget_holds_for_the_backward_pass() -> None:
     assert peak_bytes_torch(backward) <= 1 << 20
     with pytest.raises(ta.BudgetError, match="E-BUDGET"):
         ta.compile(JOINT, plan="streamed", memory=1 << 10)(**inputs)
+
+
+def test_gradients_without_a_softmax_stream_and_are_those_of_dense() -> None:
+    sizes = dict(mu=300, nu=290, i=5, n=7)
+    found = []
+    for plan in ("streamed", "dense"):
+        compiled = ta.compile(WEIGHTLESS, plan=plan)
+        inputs = tensors(compiled, sizes)
+        found.append(torch.autograd.grad(compiled(**inputs).square().sum(), list(inputs.values())))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-3)

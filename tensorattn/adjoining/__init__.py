@@ -19,7 +19,7 @@ from typing import Any
 
 from tensorattn.adjoining.branches import branched
 from tensorattn.adjoining.emitting import Emitter
-from tensorattn.adjoining.rules import off_diagonal, terms
+from tensorattn.adjoining.rules import Terms, off_diagonal, terms
 from tensorattn.adjoining.saving import Saved, weighted
 from tensorattn.kernel import IfFinite, Instruction, Kernel, Load, Normalised, Output
 from tensorattn.lowering.liveness import makes, reads, without_dead
@@ -45,6 +45,10 @@ class Sweep:
         found = self.bars.get(register.name)
         return None if not found else self.e.total(found, register.axes)
 
+    def rule(self, made: Instruction, bar: Register) -> Terms:
+        """What the cotangent of a result gives to the operands. Raises: RefusalError."""
+        return terms(self.e, made, bar)
+
     def back(self, body: Sequence[Instruction], saved: Saved | None = None) -> None:
         """From the cotangents of results to those of what the body reads. Raises: RefusalError."""
         for made in reversed(body):
@@ -58,7 +62,7 @@ class Sweep:
             elif isinstance(made, Normalised) and saved is not None and made.out.name in saved.clusters:
                 found = weighted(self.e, made, bar, saved.clusters[made.out.name], self.of)
             else:
-                found = terms(self.e, made, bar)
+                found = self.rule(made, bar)
             for operand, term in found:
                 self.add(operand, term)
 
@@ -73,18 +77,24 @@ def activity(body: Sequence[Instruction], wanted: frozenset[str]) -> frozenset[s
 
 
 def adjoint(
-    kernel: Kernel, given: Sequence[bool], wanted: Sequence[str], dtypes: Mapping[str, str], saved: Saved | None = None
+    kernel: Kernel,
+    given: Sequence[bool],
+    wanted: Sequence[str],
+    dtypes: Mapping[str, str],
+    saved: Saved | None = None,
+    sweeping: type[Sweep] = Sweep,
 ) -> Kernel:
     """The kernel of the cotangents of the inputs `wanted`, one for each place where one is read: `gradient_names`.
 
     Its inputs are those of the kernel, what was saved, and cotangents of the outputs that are `given`. `dtypes`: of the
-    inputs, for their gradients have the same. Raises: RefusalError where there is no rule for some instruction.
+    inputs, for their gradients have the same. `sweeping`: the pass, with its rules. Raises: RefusalError where there is
+    no rule for some instruction.
     """
     e = Emitter(_stem(kernel))
     loads = [i for i in kernel.body if isinstance(i, Load) and i.input in wanted and i.out.dtype.startswith("float")]
     body = kernel.body if saved is None else saved.remade(e, kernel.body)
     makers = {r.name: i for i in body for r in makes(i)}
-    sweep = Sweep(e, activity(kernel.body, frozenset(load.out.name for load in loads)), makers)
+    sweep = sweeping(e, activity(kernel.body, frozenset(load.out.name for load in loads)), makers)
     e.body[:] = body
     names = []
     for number, (output, there) in enumerate(zip(kernel.outputs, given, strict=True)):

@@ -40,15 +40,16 @@ def outside_reads(body: tuple[Instruction, ...]) -> set[Register]:
     return found
 
 
-MADE = ("out", "greatest", "total", "lse")  # the fields of instructions that name what they make
+MADE = ("out", "greatest", "total", "lse", "outs")  # the fields of instructions that name what they make
 
 
 def makes(instruction: Instruction) -> tuple[Register, ...]:
     """The registers an instruction makes."""
     if isinstance(instruction, Stream):
         return (*(carry.state for carry in instruction.carry), *(stack.out for stack in instruction.stacked))
-    if isinstance(instruction, IfBounded):
-        return instruction.outs
+    outs = getattr(instruction, "outs", None)
+    if outs is not None:
+        return outs
     return tuple(made for name in MADE if isinstance(made := getattr(instruction, name, None), Register))
 
 

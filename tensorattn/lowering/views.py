@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from tensorattn.ir import Index
 from tensorattn.kernel import Apply, Arrange, Cast, CheckRange, Fold, Gather, Instruction, Load, LogSumExp, Slice, View
 from tensorattn.parts import Literal, Register
+from tensorattn.records import Added, Record
 from tensorattn.sizes import Size
 
 BYTES = {"bool": 1, "int64": 8, "float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
@@ -24,12 +25,12 @@ def size_in_bytes(register: Register) -> Size:
     return entries(register.axes) * BYTES[register.dtype]
 
 
-def is_view(instruction: Instruction) -> bool:
+def is_view(instruction: Instruction | Record) -> bool:
     """Whether the result is a view of the source, or the source itself."""
     match instruction:
         case Load(out=out, given=given):
             return given is None or given == out.dtype
-        case View() | Arrange() | Slice():
+        case View() | Arrange() | Slice() | Added():
             return True
         case Apply(function="select", arguments=(Literal(), *_)):  # one of two arrays
             return True
@@ -48,9 +49,11 @@ def is_view(instruction: Instruction) -> bool:
     return False
 
 
-def viewed(instruction: Instruction) -> Register:
+def viewed(instruction: Instruction | Record) -> Register:
     """What a view is a view of."""
     match instruction:
+        case Added(into=into):
+            return into
         case Gather(table=source) | CheckRange(positions=source) | Apply(arguments=(_, Register() as source, *_)):
             return source
         case Apply(arguments=(Register() as source,)):

@@ -95,7 +95,7 @@ def select(p: np.ndarray, a: np.ndarray, b: np.ndarray | float, out: np.ndarray 
         np.copyto(out, a)
     if p.all():
         return out
-    if out.dtype.name in BITS:
+    if out.dtype.name in BITS and not isinstance(b, np.ndarray):
         return _in_bits(p, out, b)
     np.copyto(out, b, where=~p)
     return out
@@ -105,12 +105,23 @@ BITS = {"float32": "int32", "float64": "int64"}
 
 
 def _in_bits(p: np.ndarray, out: np.ndarray, b: float) -> np.ndarray:
-    """`out` with b where not p, by masks of its bits: a tenth of the time of copyto, which is no vector code."""
+    """`out` with b where not p, by masks of its bits, a stretch of p at a time: copyto is no vector code and ten
+    times slower."""
     kind = BITS[out.dtype.name]
-    mask, bits = np.negative(p.astype(kind)), out.view(kind)
-    np.bitwise_and(bits, mask, out=bits)
-    if b != 0:
-        np.bitwise_or(bits, ~mask & np.array(b, out.dtype).view(kind), out=bits)
+    bits, other = out.view(kind), np.array(b, out.dtype).view(kind)
+    while p.ndim and len(p) == 1:
+        p = p[0]
+    if not p.ndim:
+        out[...] = b
+        return out
+    along = (slice(None),) * (out.ndim - p.ndim)
+    step = max(SHORT * len(p) // p.size, 1)
+    for start in range(0, len(p), step):
+        stretch = slice(start, start + step)
+        part, mask = bits[(*along, stretch)], np.negative(p[stretch].astype(kind))
+        np.bitwise_and(part, mask, out=part)
+        if b != 0:
+            np.bitwise_or(part, np.bitwise_and(~mask, other), out=part)
     return out
 
 

@@ -84,8 +84,8 @@ def _on_cpu(asked: Asked) -> tuple[torch.Tensor, torch.Tensor] | None:
     """torch's flash kernel; None where its answer is not to be trusted."""
     batch, causal, scale = asked.batch, asked.causal, asked.scale
     rows, width = asked.q.shape[-2], asked.v.shape[-1]
-    q, k, v, mask = _four_dimensional(batch, asked.q, asked.k, asked.v, _mask(asked.q, asked.bias, asked.where))
-    q, k, v = _of_one_width(q, k, v)
+    q, k, v = _of_one_width(asked.q, asked.k, asked.v)  # before anything is broadcast
+    q, k, v, mask = _four_dimensional(batch, q, k, v, _mask(q, asked.bias, asked.where))
     recorded = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
     out, total = (Flash.apply if recorded else _flash)(q, k, v, mask, causal, scale)
     if not (total.amax() < math.inf and math.isfinite(out.detach().sum())):
@@ -152,10 +152,11 @@ class Flash(torch.autograd.Function):
 def _of_one_width(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> list[torch.Tensor]:
     """Zeros fill the narrower side, for the kernel knows one width; it reads neighbours along the last dimension.
 
-    Where one has to be filled all are, to a multiple of eight, which the kernel is faster with.
+    Where a wide one has to be filled all are, to a multiple of eight, which the kernel is faster with.
     """
     width = max(q.shape[-1], v.shape[-1])
-    width = width if q.shape[-1] == v.shape[-1] else -(-width // 8) * 8
+    if q.shape[-1] != v.shape[-1] and width > 32:
+        width = -(-width // 8) * 8
     padded = [x if x.shape[-1] == width else torch.nn.functional.pad(x, (0, width - x.shape[-1])) for x in (q, k, v)]
     return [x if x.stride(-1) == 1 else x.contiguous() for x in padded]
 

@@ -154,16 +154,26 @@ def select(p: torch.Tensor, a: torch.Tensor, b: torch.Tensor | float, out: torch
     return out if bool(p.all()) else _in_bits(p, out, b)
 
 
+FEW_BITS = 1 << 15  # of a mask at once
 BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
 def _in_bits(p: torch.Tensor, out: torch.Tensor, b: float) -> torch.Tensor:
-    """`out` with b where not p, by masks of its bits: a tenth of the time of masked_fill, which is no vector code."""
+    """`out` with b where not p, by masks of its bits, a stretch of p at a time: masked_fill is no vector code and ten
+    times slower."""
     kind = BITS[out.dtype]
-    mask, bits = p.to(kind).neg_(), out.view(kind)
-    bits.bitwise_and_(mask)
-    if b != 0:
-        bits.bitwise_or_(mask.bitwise_not_().bitwise_and_(torch.tensor(b, dtype=out.dtype).view(kind)))
+    bits, other = out.view(kind), torch.tensor(b, dtype=out.dtype).view(kind)
+    while p.dim() and len(p) == 1:
+        p = p[0]
+    if not p.dim():
+        return out.fill_(b)
+    step = max(FEW_BITS * len(p) // p.numel(), 1)
+    for start in range(0, len(p), step):
+        mask = p[start : start + step].to(kind).neg_()
+        part = bits.narrow(out.dim() - p.dim(), start, len(mask))
+        part.bitwise_and_(mask)
+        if b != 0:
+            part.bitwise_or_(mask.bitwise_not_().bitwise_and_(other))
     return out
 
 
