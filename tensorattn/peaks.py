@@ -82,8 +82,8 @@ def _temporaries(instruction: Instruction, stored: Mapping[Register, Axes], libr
             return size_in_bytes(out) if where is not None else Size()
         case Attend():
             return _attended_temporaries(instruction)
-        case Accumulate(source=source, at_most=at_most, at_least=at_least):
-            return size_in_bytes(source) * ((at_most != 0) + (at_least is not None) * 2)
+        case Accumulate():
+            return _accumulated_temporaries(instruction, library)
         case SegmentSum(source=source):  # positions, and floats in float64
             return entries(source.axes) * 16
         case LogSumExp(source=source, where=where):
@@ -95,6 +95,21 @@ def _temporaries(instruction: Instruction, stored: Mapping[Register, Axes], libr
         case Contract():
             return _copies(instruction, stored)
     return Size()
+
+
+def _accumulated_temporaries(instruction: Accumulate, library: str) -> Size:
+    """The running sums before they are shifted; for a window the sums over some and over twice as many entries."""
+    source, out = instruction.source, instruction.out
+    each = size_in_bytes(source)
+    found = Size()
+    for low, high in instruction.windows:
+        if low is None or high is None:
+            found = found + each * (2 if high is None else high != 0)
+            continue
+        padded = Size.product(i.name for i in source.axes if i != instruction.axis) * BYTES[source.dtype]
+        padded = padded * (Size.of(instruction.along.name) + (high - low))
+        found = found + padded * 2 + (each if library == "torch" else Size())
+    return found + size_in_bytes(out) * (len(instruction.windows) > 1)
 
 
 def _attended_temporaries(instruction: Attend) -> Size:
