@@ -106,9 +106,11 @@ def _accumulated_temporaries(instruction: Accumulate, library: str) -> Size:
         if low is None or high is None:
             found = found + each * (2 if high is None else high != 0)
             continue
-        padded = Size.product(i.name for i in source.axes if i != instruction.axis) * BYTES[source.dtype]
-        padded = padded * (Size.of(instruction.along.name) + (high - low))
-        found = found + padded * 2 + (each if library == "torch" else Size())
+        padded = (Size.of(instruction.along.name) + (high - low)) * BYTES[source.dtype]
+        if library == "torch":  # NumPy takes a few columns at a time
+            padded = padded * Size.product(i.name for i in source.axes if i != instruction.axis)
+            found = found + each
+        found = found + padded * 2
     return found + size_in_bytes(out) * (len(instruction.windows) > 1)
 
 
