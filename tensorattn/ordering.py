@@ -164,14 +164,10 @@ def search(network: Network) -> list[Path]:
 
 def _cheapest(network: Network, found: Sequence[Path]) -> list[Path]:
     """The paths, and each with arrays in the place of running sums where it has some; the cheapest first."""
-
-    def price(path: Path) -> int:
-        return network.price(path.pairs, sums=path.sums)
-
-    if network.comparisons:
-        found = [*found, *(replace(p, sums=False) for p in found if price(replace(p, sums=False)) != price(p))]
-    found = sorted(found, key=price)
-    return list({(path.pairs, path.sums): path for path in reversed(found)}.values())[::-1]
+    paths = (replace(path, sums=sums) for path in found for sums in ((True, False) if network.comparisons else (True,)))
+    prices = {path: network.price(path.pairs, sums=path.sums) for path in paths}
+    ranked = sorted(prices, key=prices.__getitem__)
+    return list({(p.pairs, prices[p]): p for p in reversed(ranked)}.values())[::-1]
 
 
 def _candidates(network: Network) -> list[tuple[str, tuple[Pair, ...]]]:
