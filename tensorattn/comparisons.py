@@ -1,41 +1,48 @@
-"""Predicates that order two positions (`rho <= nu`, `rho < nu + 2`, `nu != rho`): sums under them are running sums.
+"""Predicates that compare two positions (`rho <= nu`, `nu != rho`, `0 <= nu - rho < 8`): sums below are running sums.
 
 `Σ_{ρ ≤ ν} x_ρ` for all ν takes as many additions as there are ρ; as a product with an array of 0 and 1, one for each
-pair. `ν ≠ ρ` is what comes before and what comes after: two running sums, and nothing is subtracted.
+pair. A window takes a few times as many (`windows.additions`), and `ν ≠ ρ` is what comes before and what comes after.
+Nothing is subtracted, so that nothing cancels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Set
+from dataclasses import dataclass, replace
 
 from tensorattn.ir import Add, Expr, Index, Map, Number, Position
+from tensorattn.windows import Windows, common, complement, turned
 
 FARTHEST = 1 << 31  # no offset is larger
-NEGATED = {
-    "less": "greater_equal",
-    "less_equal": "greater",
-    "greater": "less_equal",
-    "greater_equal": "less",
-    "equal": "not_equal",
-    "not_equal": "equal",
-}
+EXCHANGED = {"greater": "less", "greater_equal": "less_equal"}  # the same with the sides exchanged
+OPPOSITE = {"less": "less_equal", "less_equal": "less"}  # the opposite, with the sides exchanged
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """True where left − right ≤ `at_most` or left − right ≥ `at_least` (None: there is no such side)."""
+    """True where left − right is in one of the windows."""
 
     left: Index
     right: Index
-    at_most: int | None
-    at_least: int | None
+    windows: Windows
 
     @property
     def turned(self) -> Comparison:
         """The same about right − left."""
-        at_most, at_least = (None if n is None else -n for n in (self.at_least, self.at_most))
-        return Comparison(self.right, self.left, at_most, at_least)
+        return Comparison(self.right, self.left, turned(self.windows))
+
+    @property
+    def negated(self) -> Comparison:
+        """True where this one is false."""
+        return replace(self, windows=complement(self.windows))
+
+    def joined(self, other: Comparison) -> Comparison | None:
+        """True where both are; None for one of other indices."""
+        if other.left == self.right:
+            other = other.turned
+        if (other.left, other.right) != (self.left, self.right):
+            return None
+        return replace(self, windows=common(self.windows, other.windows))
 
     def running(self, other: Set[Index], out: Set[Index]) -> Comparison | None:
         """Whether the product with an array over `other`, summed to `out`, is a running sum: along `left` then."""
@@ -48,30 +55,54 @@ class Comparison:
 def comparison(node: Expr) -> Comparison | None:
     """What a predicate says of the difference of two positions, if that is all it says."""
     match node:
-        case Map(function="not", arguments=(Map(function=function, arguments=sides),)) if function in NEGATED:
-            return _compared(NEGATED[function], sides)
-        case Map(function=function, arguments=sides) if function in NEGATED:
-            return _compared(function, sides)
+        case Map(function="not", arguments=(inner,)):
+            found = comparison(inner)
+            return None if found is None else found.negated
+        case Map(function="and", arguments=parts):
+            return _all(map(comparison, parts))
+        case Map(function="or", arguments=parts):
+            found = _all(None if c is None else c.negated for c in map(comparison, parts))
+            return None if found is None else found.negated
+        case Map(function="less" | "less_equal" | "equal" as function, arguments=(left, right)):
+            return _compared(function, left, right)
+        case Map(function="greater" | "greater_equal" as function, arguments=(left, right)):
+            return _compared(EXCHANGED[function], right, left)
+        case Map(function="not_equal", arguments=(left, right)):
+            found = _compared("equal", left, right)
+            return None if found is None else found.negated
     return None
 
 
-def _compared(function: str, sides: tuple[Expr, ...]) -> Comparison | None:
-    forms = [_affine(side) for side in sides]
+def _all(parts: Iterable[Comparison | None]) -> Comparison | None:
+    """True where all are, which have to be of the same two indices."""
+    first, *others = parts
+    for other in others:
+        first = None if first is None or other is None else first.joined(other)
+    return first
+
+
+def _compared(function: str, left: Expr, right: Expr) -> Comparison | None:
+    match function, left, right:
+        case "less" | "less_equal", Map(function="abs", arguments=(inner,)), _:
+            sides = (inner, Map("negate", (inner,)))
+            return _all(_compared(function, side, right) for side in sides)
+        case "less" | "less_equal", _, Map(function="abs"):
+            found = _compared(OPPOSITE[function], right, left)
+            return None if found is None else found.negated
+    forms = [_affine(side) for side in (left, right)]
     if None in forms:
         return None
-    (left, constant), (right, other) = forms  # type: ignore[misc]
+    (above, constant), (below, other) = forms  # type: ignore[misc]
     signs: dict[Index, int] = {}
-    for positions, sign in ((left, 1), (right, -1)):
+    for positions, sign in ((above, 1), (below, -1)):
         for index, count in positions:
             signs[index] = signs.get(index, 0) + sign * count
     signs = {index: count for index, count in signs.items() if count}
-    if sorted(signs.values()) != [-1, 1]:
+    if sorted(signs.values()) != [-1, 1] or abs(rest := other - constant) >= FARTHEST:
         return None
     first, second = sorted(signs, key=signs.__getitem__, reverse=True)
-    rest = other - constant  # first - second stands where `function` compares with this
-    limits = {"less": (rest - 1, None), "less_equal": (rest, None), "greater": (None, rest + 1)}
-    limits |= {"greater_equal": (None, rest), "not_equal": (rest - 1, rest + 1)}
-    return Comparison(first, second, *limits[function]) if function in limits and abs(rest) < FARTHEST else None
+    low = rest if function == "equal" else None
+    return Comparison(first, second, ((low, rest - 1 if function == "less" else rest),))
 
 
 def _affine(node: Expr) -> tuple[tuple[tuple[Index, int], ...], int] | None:

@@ -41,6 +41,7 @@ from tensorattn.program import Program
 from tensorattn.records import Added, FlashBack, Record, Slope, SoftmaxBack
 from tensorattn.rounds import Tiles, looped, placed, resolved, tiled, with_stretches, with_tiles
 from tensorattn.sizes import Size
+from tensorattn.windows import additions
 
 EXPONENTIAL = frozenset("exp exp2 tanh sigmoid elu gelu silu softplus uniform".split())
 
@@ -218,8 +219,8 @@ def flops(instruction: Instruction | Record) -> Size:
             return entries(source.axes)
         case SegmentSum(source=source):
             return entries(source.axes)
-        case Accumulate(source=source, at_most=at_most, at_least=at_least):
-            return entries(source.axes) * (3 - (at_most, at_least).count(None) * 2)
+        case Accumulate(source=source, windows=windows):
+            return entries(source.axes) * additions(windows)
         case LogSumExp(source=source) | Normalised(score=source) | Weigh(score=source) | Powers(score=source):
             return entries(source.axes) * 4
         case Attend(bond=bond, values=values):

@@ -97,7 +97,7 @@ class _Factoring:
 
     def factored(self) -> Factored:
         groups = grouped(terms(self.weights.score))
-        parts = list(conjuncts(self.weights.where))
+        parts = joined(conjuncts(self.weights.where))
         everything = self.weights.free
         if any(everything <= e.free and comparison(e) is None for e in (*groups, *parts)):
             raise RefusalError(f"a part of the score over {self.names}, or of its predicate, has all the indices")
@@ -164,6 +164,14 @@ def _is_sensitive(node: Expr) -> bool:
 
 def _ordered(node: Expr) -> bool:
     return isinstance(node, Product)
+
+
+def joined(parts: Iterable[Expr]) -> list[Expr]:
+    """The conditions, those that compare the same two positions as one: a window is a running sum."""
+    found: dict[Expr | frozenset[Index], list[Expr]] = {}
+    for part in dict.fromkeys(parts):
+        found.setdefault(part if comparison(part) is None else part.free, []).append(part)
+    return [one[0] if len(one) == 1 else Map("and", tuple(one)) for one in found.values()]
 
 
 # Terms ------------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import Union
 from tensorattn.ir import Index
 from tensorattn.parts import Carry, Limiting, Literal, Narrowed, Operand, Register, Root, Stacked, TileRule
 from tensorattn.sizes import Size, SizeRead
+from tensorattn.windows import Windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ class SegmentSum:
 
 @dataclass(frozen=True, slots=True)
 class Accumulate:
-    """Running sums: `out[…, i] = Σ_t source[…, t]` over t − i ≤ `at_most` and over t − i ≥ `at_least` (None: none).
+    """Running sums: `out[…, i] = Σ_t source[…, t]` over the t with t − i in one of the windows.
 
     `axis` of `source` is t; `out` has `along` in its place. No entry that is left out has any influence.
     """
@@ -138,8 +139,7 @@ class Accumulate:
     source: Register
     axis: Index
     along: Index
-    at_most: int | None
-    at_least: int | None
+    windows: Windows
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from tensorattn.ir import (
     Top,
     walk,
 )
+from tensorattn.windows import additions
 
 MOST_FOR_DP = 12
 TRIALS, BRANCHES = 12, 8  # random greedy searches, and the pairs that each step of one chooses from
@@ -44,10 +45,14 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """Pairs of operand numbers (factors first, then results), and the strategy that found them."""
+    """Pairs of operand numbers (factors first, then results), and the strategy that found them.
+
+    `sums`: whether products with a comparison of positions are running sums where they may be.
+    """
 
     strategy: str
     pairs: tuple[Pair, ...]
+    sums: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +90,17 @@ class Network:
     def step_price(self, left: Indices, right: Indices, out: Indices) -> int:
         return self.entries(left | right) + MEMORY_WEIGHT * self.entries(out)
 
-    def pair_price(self, pair: Pair, sets: Sequence[Indices], out: Indices) -> int:
-        """The price of a step: a running sum adds over the indices of one operand only."""
-        found = self.running(pair, sets, out)
-        return self.step_price(sets[pair[0] if found is None else found[1]], sets[(found or pair)[1]], out)
+    def pair_price(self, pair: Pair, sets: Sequence[Indices], out: Indices, *, sums: bool = True) -> int:
+        """The price of a step: a running sum adds over the indices of one operand only.
+
+        Every addition but the last writes an array that is not the result.
+        """
+        found = self.running(pair, sets, out) if sums else None
+        if found is None:
+            return self.step_price(sets[pair[0]], sets[pair[1]], out)
+        number, other = found
+        count, entries = additions(self.comparisons[number].windows), self.entries(sets[other])
+        return count * entries + MEMORY_WEIGHT * (max(count - 1, 0) * entries + self.entries(out))
 
     def outcomes(self, pairs: Sequence[Pair]) -> list[Indices]:
         """The indices of every operand, the results of the pairs included."""
@@ -101,10 +113,10 @@ class Network:
             sets.append((sets[left] | sets[right]) & needed)
         return sets
 
-    def price(self, pairs: Sequence[Pair]) -> int:
+    def price(self, pairs: Sequence[Pair], *, sums: bool = True) -> int:
         sets = self.outcomes(pairs)
         first = len(self.factors)
-        return sum(self.pair_price(pair, sets, sets[first + n]) for n, pair in enumerate(pairs))
+        return sum(self.pair_price(pair, sets, sets[first + n], sums=sums) for n, pair in enumerate(pairs))
 
 
 def reading_order(node: Expr) -> dict[Index, int]:
@@ -139,7 +151,7 @@ def search(network: Network) -> list[Path]:
     if count < 2:
         return [Path("one factor", ())]
     if count == 2:
-        return [Path("the only order", ((0, 1),))]
+        return _cheapest(network, [Path("the only order", ((0, 1),))])
     order = _canonical_order(network)
     canonical = replace(network, factors=tuple(network.factors[n] for n in order), comparisons={})
     head, rest, numbers = _equal_sets(canonical)
@@ -147,9 +159,15 @@ def search(network: Network) -> list[Path]:
     for strategy, pairs in _candidates(rest):
         whole = (*head, *_shifted(pairs, numbers, count, len(head)))
         found.append(Path(strategy, _renumbered(whole, order)))
-    found += [Path("running sums", pairs) for pairs in _running_sums(network)]
-    found.sort(key=lambda path: network.price(path.pairs))
-    return list({path.pairs: path for path in reversed(found)}.values())[::-1]
+    return _cheapest(network, [*found, *(Path("running sums", pairs) for pairs in _running_sums(network))])
+
+
+def _cheapest(network: Network, found: Sequence[Path]) -> list[Path]:
+    """The paths, and each with arrays in the place of running sums where it has some; the cheapest first."""
+    paths = (replace(path, sums=sums) for path in found for sums in ((True, False) if network.comparisons else (True,)))
+    prices = {path: network.price(path.pairs, sums=path.sums) for path in paths}
+    ranked = sorted(prices, key=prices.__getitem__)
+    return list({(p.pairs, prices[p]): p for p in reversed(ranked)}.values())[::-1]
 
 
 def _candidates(network: Network) -> list[tuple[str, tuple[Pair, ...]]]:

@@ -86,8 +86,8 @@ def _temporaries(instruction: Instruction | Record, stored: Mapping[Register, Ax
             return _attended_temporaries(instruction)
         case FlashBack() | Slope():
             return _recorded_temporaries(instruction)
-        case Accumulate(source=source, at_most=at_most, at_least=at_least):
-            return size_in_bytes(source) * ((at_most != 0) + (at_least is not None) * 2)
+        case Accumulate():
+            return _accumulated_temporaries(instruction, library)
         case SegmentSum(source=source):  # positions, and floats in float64
             return entries(source.axes) * 16
         case LogSumExp(source=source, where=where):
@@ -105,6 +105,23 @@ def _recorded_temporaries(instruction: FlashBack | Slope) -> Size:
     if isinstance(instruction, FlashBack):
         return Size.of(instruction.held * BYTES[instruction.outs[0].dtype])
     return size_in_bytes(instruction.out) * SLOPE_TEMPORARIES.get(instruction.function, 0)
+
+
+def _accumulated_temporaries(instruction: Accumulate, library: str) -> Size:
+    """The running sums before they are shifted; for a window the sums over some and over twice as many entries."""
+    source, out = instruction.source, instruction.out
+    each = size_in_bytes(source)
+    found = Size()
+    for low, high in instruction.windows:
+        if low is None or high is None:
+            found = found + each * (2 if high is None else high != 0)
+            continue
+        padded = (Size.of(instruction.along.name) + (high - low)) * BYTES[source.dtype]
+        if library == "torch":  # NumPy takes a few columns at a time
+            padded = padded * Size.product(i.name for i in source.axes if i != instruction.axis)
+            found = found + each
+        found = found + padded * 2
+    return found + size_in_bytes(out) * (len(instruction.windows) > 1)
 
 
 def _attended_temporaries(instruction: Attend) -> Size:

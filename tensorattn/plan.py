@@ -11,6 +11,7 @@ from tensorattn.ordering import MEMORY_WEIGHT, reading_order
 from tensorattn.program import Program
 from tensorattn.sizes import Size
 
+NOTHING = Size()
 SLACK = 0.8  # a plan is kept until another order costs less than this share of its price
 
 
@@ -70,7 +71,8 @@ class Step:
     """`left, right → out`: operands are numbered, the factors first, then the result of each step.
 
     `flops` counts multiply-adds: the product of the sizes of all indices of the two; `entries` is the size of `out`.
-    `running`: the number of the one that is a comparison of positions, where the step is a running sum of the other.
+    `running`: the number of the one that is a comparison of positions, where the step is a running sum of the other;
+    `beside`: the entries of what its additions write before the last one.
     """
 
     left: int
@@ -80,6 +82,12 @@ class Step:
     flops: Size
     entries: Size
     running: int | None = None
+    beside: Size = NOTHING
+
+    @property
+    def price(self) -> Size:
+        """Multiply-adds, and what is written in units of them."""
+        return self.flops + (self.entries + self.beside) * MEMORY_WEIGHT
 
 
 @dataclass(frozen=True, slots=True)

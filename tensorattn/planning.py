@@ -22,6 +22,7 @@ from tensorattn.rewriting.segments import by_symbol, looks_up, segments, table_s
 from tensorattn.rewriting.symmetry import symmetric_halves
 from tensorattn.sharing import sharing
 from tensorattn.sizes import Size
+from tensorattn.windows import additions
 
 MOST_RIVALS = 4
 MOST_PLACED = 4  # definitions read several times of which it is tried whether they pay in place
@@ -243,13 +244,18 @@ def _steps(network: Network, path: Path) -> tuple[Step, ...]:
     steps = []
     for number, (left, right) in enumerate(path.pairs, len(network.factors)):
         union, out = sets[left] | sets[right], sets[number]
-        found = network.running((left, right), sets, out)
+        found = network.running((left, right), sets, out) if path.sums else None
         added = union if found is None else sets[found[1]]
         flops, entries = (Size.product(i.name for i in indices) for indices in (added, out))
         ranked = tuple(network.ranked(union)), tuple(network.ranked(out))
-        steps.append(Step(left, right, *ranked, flops, entries, None if found is None else found[0]))
+        if found is None:
+            steps.append(Step(left, right, *ranked, flops, entries))
+        else:
+            count = additions(network.comparisons[found[0]].windows)
+            beside = flops * max(count - 1, 0)
+            steps.append(Step(left, right, *ranked, flops * count, entries, found[0], beside))
     return tuple(steps)
 
 
 def _price(steps: tuple[Step, ...]) -> Size:
-    return sum((s.flops + s.entries * MEMORY_WEIGHT for s in steps), Size())
+    return sum((step.price for step in steps), Size())

@@ -16,17 +16,19 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from tensorattn.cost import bytes_moved, exps, flops
-from tensorattn.kernel import Attend, Contract, Instruction, Kernel, LogSumExp, Normalised, Weigh
+from tensorattn.kernel import Accumulate, Attend, Contract, Instruction, Kernel, LogSumExp, Normalised, Weigh
 from tensorattn.lowering.liveness import makes, reads
 from tensorattn.lowering.views import BYTES, entries, is_view, size_in_bytes
 from tensorattn.peaks import attended, total
 from tensorattn.rounds import Tiles, placed, resolved, tiled, with_stretches, with_tiles
 from tensorattn.sizes import Size
+from tensorattn.windows import additions
 
-# How often a normaliser reads what it is given: maximum, difference, exp and sum, then a quotient; or by sorting
+# How often a normaliser reads what it is given: maximum, difference, exp and sum, then a quotient; or by sorting.
+# A running sum, one entry after the other, takes for every addition as long as so many readings.
 PASSES: Mapping[str, Mapping[type, int]] = {
-    "numpy": {Normalised: 7, Weigh: 5, LogSumExp: 5},
-    "torch": {Normalised: 1, Weigh: 5, LogSumExp: 5},  # its softmax is one operator
+    "numpy": {Normalised: 7, Weigh: 5, LogSumExp: 5, Accumulate: 16},
+    "torch": {Normalised: 1, Weigh: 5, LogSumExp: 5, Accumulate: 8},  # its softmax is one operator
 }
 SORTED, SORTED_PASSES = frozenset({"sparsemax", "entmax"}), 60
 
@@ -142,6 +144,8 @@ def _step(instruction: Instruction, tiles: tuple[Tiles, ...], library: str) -> S
         base_e, base_2 = base_2, base_e
     read = bytes_moved(instruction) - total(size_in_bytes(r) for r in made)
     passes = PASSES[library].get(type(instruction), 1)
+    if isinstance(instruction, Accumulate):
+        passes *= additions(instruction.windows)
     if isinstance(instruction, Normalised) and instruction.kind in SORTED:
         passes = SORTED_PASSES
     if isinstance(instruction, Attend) and library == "numpy":  # whose attention is written out, chunk by chunk

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tensorattn.ir import Expr, Index
-from tensorattn.ordering import MEMORY_WEIGHT, Network, Pair, Path, search
+from tensorattn.ordering import Network, Pair, Path, search
 from tensorattn.plan import Contraction, Order
 from tensorattn.sizes import Size
 
@@ -19,7 +19,8 @@ def sharing(contraction: Contraction, network: Network, after: Order) -> list[Pa
     """
     free = made(after.contraction, [(s.left, s.right) for s in after.steps], [s.indices for s in after.steps])
     found = search(network)
-    followed = Path("as the one before", _restricted(contraction, after))
+    summed = any(step.running is not None for step in after.steps)
+    followed = Path("as the one before", _restricted(contraction, after), summed)
     if len(followed.pairs) == len(network.factors) - 1:
         found.insert(0, followed)
 
@@ -28,10 +29,12 @@ def sharing(contraction: Contraction, network: Network, after: Order) -> list[Pa
         unions = [sets[a] | sets[b] for a, b in path.pairs]
         steps = zip(made(contraction, path.pairs, unions), path.pairs, strict=True)
         first = len(network.factors)
-        prices = [(m, network.pair_price(pair, sets, sets[first + n])) for n, (m, pair) in enumerate(steps)]
+        prices = [
+            (m, network.pair_price(pair, sets, sets[first + n], sums=path.sums)) for n, (m, pair) in enumerate(steps)
+        ]
         return sum(price for m, price in prices if m not in free)
 
-    return sorted({path.pairs: path for path in reversed(found)}.values(), key=price)
+    return sorted({(path.pairs, path.sums): path for path in reversed(found)}.values(), key=price)
 
 
 def unshared_price(order: Order, after: Order) -> Size:
@@ -39,7 +42,7 @@ def unshared_price(order: Order, after: Order) -> Size:
     free = made(after.contraction, [(s.left, s.right) for s in after.steps], [s.indices for s in after.steps])
     own = made(order.contraction, [(s.left, s.right) for s in order.steps], [s.indices for s in order.steps])
     steps = [step for step, m in zip(order.steps, own, strict=True) if m not in free]
-    return sum((step.flops + step.entries * MEMORY_WEIGHT for step in steps), Size())
+    return sum((step.price for step in steps), Size())
 
 
 def made(contraction: Contraction, pairs: Sequence[Pair], unions: Sequence[Sequence[Index] | frozenset]) -> list[Made]:

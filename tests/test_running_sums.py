@@ -38,28 +38,41 @@ def running(compiled, sizes):
 # The instruction --------------------------------------------------------------------------------------------------
 
 
-def loops(x, size, at_most, at_least):
-    """Σ over what stands at least or at most so far from each place along the second axis."""
+def loops(x, size, windows):
+    """Σ over what stands in one of the windows seen from each place along the second axis."""
     found = np.zeros((x.shape[0], size, x.shape[2]), x.dtype)
     for i in range(size):
         for t in range(x.shape[1]):
-            for side in (at_most is not None and t - i <= at_most, at_least is not None and t - i >= at_least):
-                found[:, i] += x[:, t] if side else 0
+            for low, high in windows:
+                if (low is None or low <= t - i) and (high is None or t - i <= high):
+                    found[:, i] += x[:, t]
     return found
+
+
+ONE_END = [((None, 0),), ((None, -1), (1, None)), ((None, 2),), ((None, -9), (9, None)), ((0, None),), ((-3, None),)]
+BOTH_ENDS = [((-7, 0),), ((-2, 2),), ((0, 0),), ((3, 9),), ((-70, 70),), ((-9, -3), (1, 1), (20, None)), ((8, 8),)]
+EXTREMES = [(), ((None, None),), ((-(10**9), 10**9),), ((10**9, 10**9 + 3),), ((-(10**9), -(10**9)),), ((-6, 10**9),)]
 
 
 @BOTH
 @pytest.mark.parametrize("dtype", ["float64", "float32", "int64"])
-@pytest.mark.parametrize(("at_most", "at_least"), [(0, None), (-1, 1), (2, None), (-9, 9), (None, 0), (None, -3)])
-def test_accumulate(library, dtype, at_most, at_least):
+@pytest.mark.parametrize("windows", [*ONE_END, *BOTH_ENDS, *EXTREMES])
+def test_accumulate(library, dtype, windows):
     instruction = Accumulate(
-        kernels.register("r", "h i d", dtype), kernels.register("x", "h t d", dtype), Index("t"), Index("i"),
-        at_most, at_least,
-    )  # fmt: skip
-    for length, size in ((7, 7), (5, 3), (3, 7), (1, 1), (0, 3), (3, 0), (150, 150)):
+        kernels.register("r", "h i d", dtype), kernels.register("x", "h t d", dtype), Index("t"), Index("i"), windows
+    )
+    for length, size in (
+        (7, 7),
+        (5, 3),
+        (3, 7),
+        (1, 1),
+        (0, 3),
+        (3, 0),
+        (150, 150) if windows in ONE_END else (23, 29),
+    ):
         x = (kernels.random(2, length, 3) * 8).round().astype(dtype)
         found = kernels.one(library, {"x": ("h t d", dtype)}, instruction, x, sizes=(("i", size),))
-        kernels.close(found, loops(x, size, at_most, at_least))
+        kernels.close(found, loops(x, size, windows))
 
 
 @BOTH
@@ -76,21 +89,28 @@ def test_long_sums_keep_their_digits(library):
 
 
 @pytest.mark.parametrize(
-    ("where", "sides"),
+    ("where", "windows"),
     [
-        ("rho <= nu", (0, None)), ("rho < nu", (-1, None)), ("nu >= rho", (0, None)), ("nu > rho", (-1, None)),
-        ("rho - nu <= 3", (3, None)), ("nu + 2 > rho - 1", (2, None)), ("-1 - nu < -rho", (0, None)),
-        ("rho != nu", (-1, 1)), ("not (nu == rho + 2)", (-3, -1)), ("not (rho < nu)", (None, 0)),
-        ("2 * nu <= rho", None), ("nu <= 2", None), ("nu == rho", None), ("nu <= rho + 0.5", None),
-        ("rho <= nu + mu", None), ("nu <= rho + 3000000000", None),
+        ("rho <= nu", [(None, 0)]), ("rho < nu", [(None, -1)]), ("nu >= rho", [(None, 0)]), ("nu > rho", [(None, -1)]),
+        ("rho - nu <= 3", [(None, 3)]), ("nu + 2 > rho - 1", [(None, 2)]), ("-1 - nu < -rho", [(None, 0)]),
+        ("rho != nu", [(None, -1), (1, None)]), ("not (nu == rho + 2)", [(None, -3), (-1, None)]),
+        ("not (rho < nu)", [(0, None)]), ("nu == rho + 1", [(-1, -1)]),
+        ("nu - 8 < rho and rho <= nu", [(-7, 0)]), ("0 <= nu - rho < 8", [(-7, 0)]), ("rho <= nu and nu < rho", []),
+        ("abs(nu - rho) <= 4", [(-4, 4)]), ("3 > abs(rho - nu - 1)", [(-1, 3)]), ("abs(nu - rho) < 0", []),
+        ("2 < abs(nu - rho)", [(None, -3), (3, None)]), ("abs(nu - rho) >= 0", [(None, None)]),
+        ("abs(nu - rho) <= 4 and rho != nu - 2", [(-4, -3), (-1, 4)]), ("rho < nu or nu == rho", [(None, 0)]),
+        ("not (rho < nu - 3 or rho > nu + 2)", [(-3, 2)]), ("rho < nu - 3 or rho > nu + 2", [(None, -4), (3, None)]),
+        ("2 * nu <= rho", None), ("nu <= 2", None), ("nu <= rho + 0.5", None), ("abs(nu) <= 2", None),
+        ("rho <= nu + mu", None), ("nu <= rho + 3000000000", None), ("rho <= nu and nu <= mu", None),
+        ("abs(nu - rho) == 2", None), ("rho <= nu and nu <= 5", None), ("rho <= nu or mu <= nu", None),
     ],
 )  # fmt: skip
-def test_what_is_an_order_of_two_positions(where, sides):
+def test_what_compares_two_positions(where, windows):
     program = ta.parse(f"y^mu = sum[nu rho : {where}](A^<mu nu rho>)")
     found = comparison(program.statements[0].body.where)
     if found is not None and found.left.name == "nu":
         found = found.turned
-    assert (None if found is None else (found.at_most, found.at_least)) == sides
+    assert (None if found is None else list(found.windows)) == windows
 
 
 # Sums -------------------------------------------------------------------------------------------------------------
@@ -106,6 +126,13 @@ SUMS = [
     "y^<h i> = sum[t : t <= i and t <= h](x^<h t>) z_i",
     "y^<h> = sum[t i : t <= i](x^<h t> w^<h i>)",
     "y^<h i> = sum[t : t <= i](x^<h t>) sum[t : i <= t](w^<h t>) z_i",
+    "y^<h i> = sum[t : i - 4 < t and t <= i](x^<h t>) z_i",
+    "y^<h i> = mean[t : abs(t - i) <= 3](x^<h t>) z_i",
+    "y^<h i> = sum[t s : 1 <= t - i <= 6](x^<h t> B^<t s>) z_i",
+    "y^<h i> = sum[t : abs(t - i) <= 2 and t != i](x^<h t> z_t) z_i",
+    "y^<h i> = sum[t : t == i - 1](x^<h t>) z_i",
+    "y^<h i> = sum[t : t - 3 <= i - 5 <= t - 5](x^<h t> w^<h i>)",
+    "y^<h i> = sum[t : i < t and t < i](x^<h t>) z_i",
 ]
 
 
@@ -114,11 +141,11 @@ SUMS = [
 @pytest.mark.parametrize("bad", [None, NAN, INF])
 def test_sums_equal_the_reference(library, text, bad):
     program = ta.parse(text)
-    for seed, size in enumerate((5, 1, 0, 2)):
+    for seed, size in enumerate((5, 1, 0, 2, 23)):
         rng = np.random.default_rng(seed)
         shapes = dict(x=(3, size), z=(size,), w=(3, size), B=(size, 2))
         x = {name: rng.normal(size=shapes[name]) for name in program.inputs}
-        if bad is not None and size == 5:
+        if bad is not None and size > 3:
             x[program.inputs[0]][..., 3 if program.inputs[0] != "B" else 1] = bad
         wrap = np.asarray if library == "numpy" else torch.tensor
         found = ta.compile(text)({k: wrap(a) for k, a in x.items()})
@@ -139,6 +166,7 @@ def test_a_sum_takes_no_array_of_all_pairs():
 
 SCORES = ["A^<mu nu>", "C^<mu rho>", "p_rho", "a^mu_i b^nu_i", "f^rho_i g^mu_i", "x_mu", "2 A^<mu nu> / sqrt(|n|)"]
 ORDERS = ["rho <= nu", "rho < nu", "nu != rho", "rho <= nu + 1", "rho - 2 < nu", "nu > rho", "not (nu == rho - 1)"]
+ORDERS += ["nu - 4 < rho and rho <= nu", "abs(nu - rho) <= 3", "2 <= rho - nu < 10", "rho == nu + 1"]
 MORE = ["", "", " and nu <= mu", " and r_<mu nu>", " and rho != mu", " and nu <= rho + 2"]
 VALUES = ["v^nu_n w^rho_n", "w^rho_n", "v^nu_n", "v^nu_n w^rho_n / (1 + x_mu**2)", "u_n"]
 
@@ -151,8 +179,13 @@ def drawn(seed):
     body = f"softmax[nu rho : {where}]({score}) {value}"
     lone = [i for i in ("nu", "rho") if i not in value]
     text = f"y^mu_n = sum[{' '.join(lone)}]({body})" if lone else f"y^mu_n = {body}"
-    size = rnd.choice([0, 1, 2, 5, 7])
-    sizes = SIZES | {"mu": rnd.choice([3, size]), "nu": size, "rho": rnd.choice([size, 3]), "n": rnd.choice([1, 3])}
+    size = rnd.choice([0, 1, 2, 5, 7, 23])
+    sizes = SIZES | {
+        "mu": rnd.choice([3, min(size, 7)]),
+        "nu": size,
+        "rho": rnd.choice([size, 3]),
+        "n": rnd.choice([1, 3]),
+    }
     return text, sizes, rnd.choice([0.3, 1.0, 10.0, 300.0]), rnd.randrange(2**32)
 
 

@@ -56,7 +56,7 @@ def everything(left_out=()):
         Fold(register("f", "j"), "max", s),
         Fold(register("f2", "j"), "prod", s),
         SegmentSum(register("h", "i d"), register("g", "j d"), p, Index("j"), Index("i")),
-        Accumulate(register("r", "i d"), y, Index("j"), Index("i"), -1, 1),
+        Accumulate(register("r", "i d"), y, Index("j"), Index("i"), ((None, -1), (1, 4), (6, None))),
         Join(register("a", "a d"), Index("a"), (x, y), axes("i j")),
         View(register("v", "u d"), x, (axes("u"), axes("d"))),
         IfFinite(z, (s,), (Apply(z, "softplus", (s,)),), (Apply(z, "softplus", (s,)),)),

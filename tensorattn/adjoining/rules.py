@@ -33,6 +33,7 @@ from tensorattn.kernel import (
 from tensorattn.lowering.looping import RefusalError
 from tensorattn.parts import Literal, Register
 from tensorattn.sizes import Size
+from tensorattn.windows import turned
 
 Terms = Iterator[tuple[Register, Register]]  # an operand, and what it gets
 
@@ -138,11 +139,9 @@ def _segment_sum(e: Emitter, made: SegmentSum, bar: Register) -> Terms:
 
 def _accumulate(e: Emitter, made: Accumulate, bar: Register) -> Terms:
     """What t ≤ i + n sums along t, i ≥ t − n sums along i."""
-    most = None if made.at_least is None else -made.at_least
-    least = None if made.at_most is None else -made.at_most
     whole = e.whole(bar, tuple(made.along if i == made.axis else i for i in made.source.axes))
     out = e.register(made.source.axes, bar.dtype)
-    yield made.source, e.emit(Accumulate(out, whole, made.along, made.axis, most, least))
+    yield made.source, e.emit(Accumulate(out, whole, made.along, made.axis, turned(made.windows)))
 
 
 def _view(e: Emitter, made: View, bar: Register) -> Terms:

@@ -10,7 +10,6 @@ from math import inf, nan
 from typing import TYPE_CHECKING
 
 from tensorattn import dtypes
-from tensorattn.comparisons import comparison
 from tensorattn.ir import Expr, Index, Normalise, Reduce, Tensor, walk
 from tensorattn.kernel import IfFinite
 from tensorattn.lowering import distances, masks, running, scaling
@@ -58,7 +57,11 @@ def mean(state: Lowering, node: Reduce, order: Order) -> Operand:
     total = state.builder.array(contract(state, order), dtype)
     known: frozenset[Index] = frozenset()
     count: Operand = Literal(1)
-    if node.where is not None:
+    if ordered := running.operands(order):
+        (along,) = ordered.values()
+        count = running.count(b, along, node.free)
+        known = frozenset({along.left, along.right})
+    elif node.where is not None:
         where = b.array(state.lower(node.where), "int64")
         known = frozenset(where.axes)
         count = b.fold("sum", where, known - set(node.indices))
@@ -165,8 +168,8 @@ def _alone(state: Lowering, order: Order, operands: Operands, dtype: str) -> Reg
     assert contraction.node.where is not None
     array, where = operands.factors[contraction.alone], state.array(contraction.node.where)
     array = b.fold("sum", array, set(array.axes) - contraction.lone(contraction.alone))
-    ordered = comparison(contraction.node.where)
-    if ordered is not None and (along := ordered.running(set(array.axes), contraction.node.free)):
+    if ordered := running.operands(order):
+        (along,) = ordered.values()
         total = running.accumulate(b, along, array, contraction.node.free)
     elif set(where.axes) <= set(array.axes) or set(array.axes) <= set(where.axes):
         admitted = b.apply("select", where, array, Literal(0), dtype=dtype)

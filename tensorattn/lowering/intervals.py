@@ -12,13 +12,20 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import lcm
 
-from tensorattn.comparisons import NEGATED
 from tensorattn.ir import Index
 from tensorattn.kernel import Apply, Arrange, Cast, Instruction, Iota, Slice
 from tensorattn.parts import Bound, Edge, Literal, Narrowed, Operand, Register
 from tensorattn.sizes import Size
 
 ZERO = Size()
+NEGATED = {
+    "less": "greater_equal",
+    "less_equal": "greater",
+    "greater": "less_equal",
+    "greater_equal": "less",
+    "equal": "not_equal",
+    "not_equal": "equal",
+}
 
 
 @dataclass(frozen=True, slots=True)

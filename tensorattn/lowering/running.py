@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 
 from tensorattn.comparisons import Comparison, comparison
 from tensorattn.ir import Index
@@ -28,7 +28,13 @@ def accumulate(builder: Builder, along: Comparison, array: Register, keep: Itera
     array = builder.fold("sum", array, kept | {one.left})
     axes = builder.order((*(i for i in array.axes if i != one.left), one.right))
     out = builder.register(axes, array.dtype)
-    return builder.emit(Accumulate(out, array, one.left, one.right, one.at_most, one.at_least))
+    return builder.emit(Accumulate(out, array, one.left, one.right, one.windows))
+
+
+def count(builder: Builder, along: Comparison, keep: Set[Index]) -> Register:
+    """How many places are admitted for each along the index that is kept."""
+    index = along.left if along.right in keep else along.right
+    return accumulate(builder, along, builder.broadcast(builder.array(Literal(1), "int64"), {index}), keep)
 
 
 def some(builder: Builder, known: Comparison | None, summed: Iterable[Index]) -> Register | None:
@@ -39,10 +45,14 @@ def some(builder: Builder, known: Comparison | None, summed: Iterable[Index]) ->
     if one is None:
         return None
     length, place = Size.of(one.left.name), builder.iota(one.right)
-    found = [] if one.at_most is None else [builder.apply("greater_equal", place, Literal(-one.at_most), dtype="bool")]
-    if one.at_least is not None:
-        found.append(builder.apply("less", place, Literal(length - one.at_least), dtype="bool"))
-    either = found[0] if len(found) == 1 else builder.apply("or", *found, dtype="bool")
-    return builder.apply(
-        "and", either, builder.apply("greater", Literal(length), Literal(0), dtype="bool"), dtype="bool"
-    )
+    found = builder.apply("less", place, Literal(0), dtype="bool")
+    for low, high in one.windows:
+        reached = builder.apply("greater", Literal(length), Literal(0), dtype="bool")
+        if high is not None:
+            starts = builder.apply("greater_equal", place, Literal(-high), dtype="bool")
+            reached = builder.apply("and", reached, starts, dtype="bool")
+        if low is not None:
+            stops = builder.apply("less", place, Literal(length - low), dtype="bool")
+            reached = builder.apply("and", reached, stops, dtype="bool")
+        found = builder.apply("or", found, reached, dtype="bool")
+    return found

@@ -50,6 +50,7 @@ WORDS = Vocabulary(
         "tensorattn.backends.hashing",
         "tensorattn.backends.limits",
         "tensorattn.backends.numpy.functions",
+        "tensorattn.backends.numpy.accumulating",
         "tensorattn.backends.numpy.weights",
         "tensorattn.backends.numpy.attending",
     ),

@@ -227,55 +227,11 @@ def segment_sum(source: np.ndarray, segments: np.ndarray, dim: int, size: int) -
     return total.reshape(shape).astype(source.dtype, copy=False)
 
 
-BLOCK = 64  # entries that are added up one by one: rounding grows with these and the number of blocks, not with all
-
-
-def running(x: np.ndarray, dim: int) -> np.ndarray:
-    """The sums of the first entries along `dim`, each with its own."""
-    size = x.shape[dim]
-    if x.dtype.kind != "f" or size <= 2 * BLOCK:
-        return np.cumsum(x, axis=dim)
-    total = np.empty_like(x)
-    source, out = np.moveaxis(x, dim, 0), np.moveaxis(total, dim, 0)
-    for start in range(0, size, BLOCK):
-        part = out[start : start + BLOCK]
-        np.cumsum(source[start : start + BLOCK], axis=0, out=part)
-        if start:
-            part += out[start - 1]
-    return total
-
-
 def scatter(source: np.ndarray, kept: int, places: tuple[np.ndarray, ...], shape: tuple[int, ...]) -> np.ndarray:
     """The entries added up where they belong: the first `kept` dimensions as they are, the others at the places."""
     total = np.zeros(shape, source.dtype)
     np.add.at(total, (*[slice(None)] * kept, *places), source)
     return total
-
-
-def accumulate(
-    x: np.ndarray, dim: int, size: int, at_most: int | None = None, at_least: int | None = None
-) -> np.ndarray:
-    """For each i below `size`, in the place of `dim`, Σ of the entries t where t - i is at most or at least a number.
-
-    Two sums, one from each end, so that nothing cancels.
-    """
-    found = []
-    if at_most is not None:
-        found.append(shifted(running(x, dim), dim, size, at_most))
-    if at_least is not None:
-        back = running(np.flip(x, dim), dim)
-        found.append(np.flip(shifted(back, dim, size, x.shape[dim] - size - at_least), dim))
-    return found[0] if len(found) == 1 else found[0] + found[1]
-
-
-def shifted(total: np.ndarray, dim: int, size: int, shift: int) -> np.ndarray:
-    """The running sum at i + `shift` for each i below `size`: 0 before the first entry, after the last the whole."""
-    length = total.shape[dim]
-    if shift == 0 and size == length:
-        return total
-    zero = np.zeros_like(total, shape=(*total.shape[:dim], 1, *total.shape[dim + 1 :]))
-    places = np.clip(np.arange(size) + (shift + 1), 0, length)
-    return np.take(np.concatenate((zero, total), axis=dim), places, axis=dim)
 
 
 def add_at(total: np.ndarray, part: np.ndarray, places: tuple[tuple[int, int, int], ...], own: bool) -> np.ndarray:

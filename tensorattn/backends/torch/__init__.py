@@ -53,6 +53,7 @@ WORDS = Vocabulary(
         "tensorattn.backends.hashing",
         "tensorattn.backends.limits",
         "tensorattn.backends.torch.functions",
+        "tensorattn.backends.torch.accumulating",
         "tensorattn.backends.torch.weights",
         "tensorattn.backends.torch.attending",
     ),
