@@ -11,14 +11,15 @@ from tensorattn.comparisons import comparison
 from tensorattn.ir import Constant, Expr, Index, Map, Normalise, Product, Reduce, Tensor, inner_first, walk
 from tensorattn.ordering import EXP_WEIGHT, MEMORY_WEIGHT, Network, Path, reading_order, search
 from tensorattn.plan import SLACK, Contraction, Divisor, Order, Plan, Rival, Step
-from tensorattn.predicates import bringing, brings
+from tensorattn.predicates import admitted, bringing, brings
 from tensorattn.program import Program
-from tensorattn.rewriting import SCATTER, rewrite
+from tensorattn.rewriting import SCATTER, Rewritten, rewrite
 from tensorattn.rewriting.axes import split_axes
 from tensorattn.rewriting.fusing import fuse
 from tensorattn.rewriting.scatters import scatters
 from tensorattn.rewriting.scores import is_ones
 from tensorattn.rewriting.segments import by_symbol, looks_up, segments, table_sizes
+from tensorattn.rewriting.separating import separate
 from tensorattn.rewriting.symmetry import symmetric_halves
 from tensorattn.sharing import sharing
 from tensorattn.sizes import Size
@@ -93,8 +94,9 @@ def _plan(
     if by_segment:
         tables = table_sizes(rewritten.program, sizes or {})
         rewritten, nominal = by_symbol(rewritten, {**tables, **(sizes or {})}, outputs), {**tables, **nominal}
+    nominal = {**table_sizes(rewritten.program, nominal), **nominal}
+    rewritten = _separated(rewritten, nominal)
     program = rewritten.program
-    nominal = {**table_sizes(program, nominal), **nominal}
     orders: dict[Expr, Order] = {}
     found: list[tuple[str, Order]] = []
     masked = bringing(program)
@@ -108,6 +110,19 @@ def _plan(
     known = dict.fromkeys((name, rule.name, rule.reason) for name, rule in (*rewritten.applied, *scattered))
     applied = tuple(known)
     return Plan(program, needed.inputs, outputs, tuple(found), tuple(sorted(nominal.items())), applied=applied)
+
+
+def _separated(rewritten: Rewritten, sizes: Mapping[str, int]) -> Rewritten:
+    """The program with every softmax below a predicate summed by itself, where the contractions get no dearer."""
+    masked = bringing(rewritten.program)
+
+    def price(node: Product, joint: bool) -> int:
+        contraction = contraction_of(node, masked, sizes)
+        assert contraction is not None
+        known = order(contraction, sizes).price.value(sizes)
+        return known + MEMORY_WEIGHT * _entries(admitted(node, masked), sizes) if joint else known
+
+    return separate(rewritten, price)
 
 
 def lookups(program: Program) -> frozenset[str]:
