@@ -86,6 +86,16 @@ def test_a_loop_does_not_read_its_own_result(formula, library, tile):
             torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("values", ["w^rho_b v^nu_a", "w^rho_b v^nu_a u_<a b>", "v^nu_a w^rho_b O_<a b o>"])
+def test_the_axis_is_cut_of_which_nothing_is_summed_anew_in_every_round(values):
+    """Σ over one index first, then over the other: the second sum is one over tiles, not one in every tile."""
+    formula = f"y^mu_{'o' if 'O' in values else '<a b>'} = softmax[nu rho](sum[i](q^mu_i k^nu_i r^rho_i)) {values}"
+    sizes = dict(mu=512, nu=512, rho=512, i=16, a=16, b=16, o=16)
+    sizes = {n: sizes[n] for n in ta.parse(formula).indices}
+    streamed, dense = (ta.compile(formula, plan=plan).cost(**sizes).at({}).flops for plan in ("streamed", "dense"))
+    assert streamed < 1.02 * dense
+
+
 def test_no_key_gives_zero():
     compiled = ta.compile(FORMULAS[0], plan="streamed")
     assert (compiled(q=np.ones((3, 4)), k=np.ones((0, 4)), v=np.ones((0, 2))) == np.zeros((3, 2))).all()

@@ -45,7 +45,8 @@ class Cluster:
             raise RefusalError(f"{found.kind} over {names_of(self.group)} needs the whole row at once")
         self.chain, self.results = self._chain()
         self.logarithms = self._logarithms()
-        self.axes = barred_axes(flow, self.free, found.indices, tile_entries)
+        chain = self.chain if found.where is None else ()  # a predicate may leave tiles of the longest axis out
+        self.axes = barred_axes(flow, self.free, found.indices, tile_entries, chain)
         core = {target, *self.chain}
         others = set(found.score.axes) - {self.axes[0]}
         self.inside = sorted(self._drawn_in(core, others) - core)
