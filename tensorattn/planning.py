@@ -13,7 +13,7 @@ from tensorattn.ordering import EXP_WEIGHT, MEMORY_WEIGHT, Network, Path, readin
 from tensorattn.plan import SLACK, Contraction, Divisor, Order, Plan, Rival, Step
 from tensorattn.predicates import admitted, bringing, brings
 from tensorattn.program import Program
-from tensorattn.rewriting import SCATTER, Rewritten, rewrite
+from tensorattn.rewriting import CANONICAL, SCATTER, Rewritten, rewrite
 from tensorattn.rewriting.axes import split_axes
 from tensorattn.rewriting.fusing import fuse
 from tensorattn.rewriting.scatters import scatters
@@ -38,9 +38,9 @@ def plan(program: Program, outputs: tuple[str, ...], sizes: Mapping[str, int] | 
     So is a softmax that sees its index through an integer map made one over what the map gives, for known sizes.
     """
     needed = prune(program, outputs)
-    best = _plan(needed, outputs, sizes, frozenset(), ordered)
+    placed = written_out(needed, outputs)
+    best = _plan(needed, outputs, sizes, placed, ordered)
     others: list[Plan] = []
-    placed: frozenset[str] = frozenset()
     for name in _contracted(needed, outputs):
         other = _plan(needed, outputs, sizes, placed | {name}, ordered)
         known = dict(best.nominal) | dict(other.nominal)
@@ -123,6 +123,36 @@ def _separated(rewritten: Rewritten, sizes: Mapping[str, int]) -> Rewritten:
         return known + MEMORY_WEIGHT * _entries(admitted(node, masked), sizes) if joint else known
 
     return separate(rewritten, price)
+
+
+def written_out(program: Program, outputs: tuple[str, ...]) -> frozenset[str]:
+    """The definitions to be put in place so that a softmax written out over several of them is seen as one.
+
+    Those of exponentials, and of sums of them, without which fewer exponentials are left.
+    """
+    placed: frozenset[str] = frozenset()
+    for statement in program.statements:
+        if isinstance(statement.body, Map) and statement.body.function == "exp" and statement.name not in outputs:
+            name = statement.name
+            sums = {s.name for s in program.statements if s.name not in outputs and _is_sum_of(s.body, name)}
+            tried = (placed | {name}, placed | {name} | sums)
+            left = [_exponentials(program, outputs, names) for names in (placed, *tried)]
+            placed = next((t for t, count in zip(tried, left[1:], strict=True) if count < left[0]), placed)
+    return placed
+
+
+def _exponentials(program: Program, outputs: tuple[str, ...], placed: frozenset[str]) -> int:
+    """How many exponentials a program computes with these definitions in place."""
+    found = rewrite(fuse(split_axes(program, outputs), outputs, placed), CANONICAL).program
+    nodes = (node for statement in found.statements for node in walk(statement.body))
+    return sum(isinstance(node, Map) and node.function == "exp" for node in nodes)
+
+
+def _is_sum_of(node: Expr, name: str) -> bool:
+    match node:
+        case Product(factors=(Tensor(name=found),)) | Reduce(kind="sum", where=None, body=Tensor(name=found)):
+            return found == name
+    return False
 
 
 def lookups(program: Program) -> frozenset[str]:
