@@ -1,4 +1,4 @@
-"""R13 below predicates: every softmax of a product is summed by itself, `softmax[j : p](a) x_j softmax[k : r](b) z_k`.
+"""Below predicates: every softmax of a product is summed by itself, `softmax[j : p](a) x_j softmax[k : r](b) z_k`.
 
 A product admits what all its predicates admit. Of two softmaxes in one product that is an array over the indices of
 both, N³ for N² weights, and no loop takes one of them without the other. Each in a product of its own is summed below
