@@ -99,8 +99,9 @@ def drawn(seed: int) -> Formula:
         where = rnd.choice(PREDICATES).format(b=b, row=row) if rnd.random() < 0.8 else ""
         if found := re.fullmatch(r"(\w+)_<(.*)>", where):
             where = tensor(found[1], *found[2].split())
-        sink = f"; sink={tensor('s')}" if rnd.random() < 0.15 else ""
-        factors.append(f"softmax[{b}{' : ' * bool(where)}{where}{sink}]({tensor('a', row, b)})")
+        kind = rnd.choice(["softmax"] * 4 + ["l1norm", "sparsemax"])
+        sink = f"; sink={tensor('s')}" if kind == "softmax" and rnd.random() < 0.2 else ""
+        factors.append(f"{kind}[{b}{' : ' * bool(where)}{where}{sink}]({tensor('a', row, b)})")
     held = [rnd.sample(names, rnd.choice([1, 1, 2])) for _ in range(2)] + [[b] for b in names]
     factors += [tensor("v", *axes, *rnd.choice([["n"], []])) for axes in held]
     result = rnd.choice(["y_<m n>", "y_m"])
