@@ -11,14 +11,15 @@ from tensorattn.comparisons import comparison
 from tensorattn.ir import Constant, Expr, Index, Map, Normalise, Product, Reduce, Tensor, inner_first, walk
 from tensorattn.ordering import EXP_WEIGHT, MEMORY_WEIGHT, Network, Path, reading_order, search
 from tensorattn.plan import SLACK, Contraction, Divisor, Order, Plan, Rival, Step
-from tensorattn.predicates import bringing, brings
+from tensorattn.predicates import admitted, bringing, brings
 from tensorattn.program import Program
-from tensorattn.rewriting import SCATTER, rewrite
+from tensorattn.rewriting import CANONICAL, SCATTER, Rewritten, rewrite
 from tensorattn.rewriting.axes import split_axes
 from tensorattn.rewriting.fusing import fuse
 from tensorattn.rewriting.scatters import scatters
 from tensorattn.rewriting.scores import is_ones
 from tensorattn.rewriting.segments import by_symbol, looks_up, segments, table_sizes
+from tensorattn.rewriting.separating import separate
 from tensorattn.rewriting.symmetry import symmetric_halves
 from tensorattn.sharing import sharing
 from tensorattn.sizes import Size
@@ -38,9 +39,9 @@ def plan(program: Program, outputs: tuple[str, ...], sizes: Mapping[str, int] | 
     So is a softmax that sees its index through an integer map made one over what the map gives, for known sizes.
     """
     needed = prune(program, outputs)
-    best = _plan(needed, outputs, sizes, frozenset(), ordered)
+    placed = written_out(needed, outputs)
+    best = _plan(needed, outputs, sizes, placed, ordered)
     others: list[Plan] = []
-    placed: frozenset[str] = frozenset()
     for name in _contracted(needed, outputs):
         other = _plan(needed, outputs, sizes, placed | {name}, ordered)
         known = dict(best.nominal) | dict(other.nominal)
@@ -94,8 +95,9 @@ def _plan(
     if by_segment:
         tables = table_sizes(rewritten.program, sizes or {})
         rewritten, nominal = by_symbol(rewritten, {**tables, **(sizes or {})}, outputs), {**tables, **nominal}
+    nominal = {**table_sizes(rewritten.program, nominal), **nominal}
+    rewritten = _separated(rewritten, nominal)
     program = rewritten.program
-    nominal = {**table_sizes(program, nominal), **nominal}
     orders: dict[Expr, Order] = {}
     found: list[tuple[str, Order]] = []
     masked = bringing(program)
@@ -109,6 +111,49 @@ def _plan(
     known = dict.fromkeys((name, rule.name, rule.reason) for name, rule in (*rewritten.applied, *scattered))
     applied = tuple(known)
     return Plan(program, needed.inputs, outputs, tuple(found), tuple(sorted(nominal.items())), applied=applied)
+
+
+def _separated(rewritten: Rewritten, sizes: Mapping[str, int]) -> Rewritten:
+    """The program with every softmax below a predicate summed by itself, where the contractions get no dearer."""
+    masked = bringing(rewritten.program)
+
+    def price(node: Product, joint: bool) -> int:
+        contraction = contraction_of(node, masked, sizes)
+        assert contraction is not None
+        known = order(contraction, sizes).price.value(sizes)
+        return known + MEMORY_WEIGHT * _entries(admitted(node, masked), sizes) if joint else known
+
+    return separate(rewritten, price)
+
+
+def written_out(program: Program, outputs: tuple[str, ...]) -> frozenset[str]:
+    """The definitions to be put in place so that a softmax written out over several of them is seen as one.
+
+    Those of exponentials, and of sums of them, without which fewer exponentials are left.
+    """
+    placed: frozenset[str] = frozenset()
+    for statement in program.statements:
+        if isinstance(statement.body, Map) and statement.body.function == "exp" and statement.name not in outputs:
+            name = statement.name
+            sums = {s.name for s in program.statements if s.name not in outputs and _is_sum_of(s.body, name)}
+            tried = (placed | {name}, placed | {name} | sums)
+            left = [_exponentials(program, outputs, names) for names in (placed, *tried)]
+            placed = next((t for t, count in zip(tried, left[1:], strict=True) if count < left[0]), placed)
+    return placed
+
+
+def _exponentials(program: Program, outputs: tuple[str, ...], placed: frozenset[str]) -> int:
+    """How many exponentials a program computes with these definitions in place."""
+    found = rewrite(fuse(split_axes(program, outputs), outputs, placed), CANONICAL).program
+    nodes = (node for statement in found.statements for node in walk(statement.body))
+    return sum(isinstance(node, Map) and node.function == "exp" for node in nodes)
+
+
+def _is_sum_of(node: Expr, name: str) -> bool:
+    match node:
+        case Product(factors=(Tensor(name=found),)) | Reduce(kind="sum", where=None, body=Tensor(name=found)):
+            return found == name
+    return False
 
 
 def lookups(program: Program) -> frozenset[str]:

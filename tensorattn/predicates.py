@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from tensorattn.ir import Add, Expr, Map, Normalise, Product, Reduce, Tensor
+from tensorattn.ir import Add, Expr, Index, Map, Normalise, Product, Reduce, Tensor, children
 from tensorattn.program import Program
 
 
@@ -34,3 +34,19 @@ def brings(node: Expr, names: Set[str]) -> bool:
         case Tensor(name=name):
             return name in names
     return False
+
+
+def admitted(node: Expr, names: Set[str]) -> frozenset[Index]:
+    """The indices that the predicates which a factor brings have together."""
+    match node:
+        case Normalise(where=where) if where is not None:
+            return where.free
+        case Reduce(kind="sum" | "mean", indices=indices, where=where) if where is not None:
+            return where.free.difference(indices)
+        case Product(factors=factors, summed=summed):
+            return frozenset[Index]().union(*(admitted(f, names) for f in factors)).difference(summed)
+        case Map(function="negate") | Add() if brings(node, names):
+            return frozenset[Index]().union(*(admitted(part, names) for part in children(node)))
+        case Tensor(name=name) if name in names:
+            return node.free
+    return frozenset()

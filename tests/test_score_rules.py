@@ -38,6 +38,9 @@ EXAMPLES = {
     "chain, masked": "y^mu = sum[rho](softmax[nu rho : nu <= mu and rho <= nu](a^<mu nu> + b^<nu rho>) v_nu)",
     "part without values": "y^mu = sum[rho](softmax[nu rho : rho <= mu](a^<mu nu> + b^<mu rho>) v_nu)",
     "index in no term": "y^mu = sum[rho](softmax[nu rho : rho != nu](a^<mu nu> ones_rho) v_nu)",
+    "lse of a chain": "y = lse[i j k](g_i + T_<i j> + U_<j k> - 2)",
+    "lse of parts, masked": "y^mu = lse[nu rho : nu <= mu and rho < mu]((a^<mu nu> - b^<mu rho>) / sqrt(|mu|))",
+    "log of a chain": "y = log(sum[i j k](exp(g_i) exp(T_<i j>) exp(U_<j k>)))",
 }
 
 
@@ -76,6 +79,10 @@ UNCHANGED = [
     "y^mu = sum[rho](softmax[nu rho](s^<mu nu rho>) v_nu)",
     "y^mu = sum[rho](sparsemax[nu rho](a^<mu nu> + b^<nu rho>) v_nu)",
     "y^mu = sum[nu](softmax[nu](s^<mu nu>) x_mu)",
+    "y^mu = lse[nu rho](a^<mu nu> + b^<nu rho> + c^<rho mu>)",
+    "y^mu = lse[nu rho]((a^<mu nu> + b^<nu rho>) t)",
+    "y^mu = lse[nu](a^<mu nu> + b_mu)",
+    "y^mu = max[nu rho](a^<mu nu> + b^<nu rho>)",
 ]
 
 
@@ -160,7 +167,8 @@ class Formula:
         name, indices = text.rstrip(">").split("_<")
         return self.tensor(name, indices.split(), "bool")
 
-    def written(self, barred: list[str]) -> str:
+    def scored(self, barred: list[str]) -> tuple[str, str]:
+        """A sum of terms, and a predicate."""
         rnd = self.rnd
         terms = [self.term(barred) for _ in range(rnd.randint(1, 4))]
         lone = [b for b in barred if not any(b in term for term in terms)]
@@ -168,7 +176,11 @@ class Formula:
         score = " + ".join(terms)
         score = f"-({score}) / sqrt(|mu|)" if rnd.random() < 0.3 and self.sizes["mu"] else score
         count = rnd.choice([0, 0, 1, 2, 3])
-        where = " : " + " and ".join(self.condition(barred) for _ in range(count)) if count else ""
+        return score, " : " + " and ".join(self.condition(barred) for _ in range(count)) if count else ""
+
+    def written(self, barred: list[str]) -> str:
+        rnd = self.rnd
+        score, where = self.scored(barred)
         sink = f"; sink={self.score(rnd.choice([[], ['mu']]))}" if rnd.random() < 0.15 else ""
         values = []
         for _ in range(rnd.randint(1, 2)):
@@ -178,6 +190,11 @@ class Formula:
         weight = self.tensor("w", ["mu"])
         product = f"{weight} softmax[{' '.join(barred)}{where}{sink}]({score}) {' '.join(values)}"
         return f"y_<mu n> = sum[{' '.join(rest)}]({product})" if rest else f"y_<mu n> = {product}"
+
+    @property
+    def given(self) -> dict[str, int]:
+        """The sizes of the indices that the text has."""
+        return {n: s for n, s in self.sizes.items() if n not in ("n", "i") or f"{n}>" in self.text}
 
     def poisoned(self, names: list[str]) -> dict[str, np.ndarray]:
         inputs = {name: np.array(array) for name, array in self.inputs.items()}
@@ -193,6 +210,14 @@ class Formula:
         printer.text(f"\n{self.text}\nsizes {self.sizes}\n")
 
 
+class LogSumExp(Formula):
+    """A random log-sum-exp over several indices."""
+
+    def written(self, barred: list[str]) -> str:
+        score, where = self.scored(barred)
+        return f"y_mu = lse[{' '.join(barred)}{where}]({score} + {self.tensor('r', ['mu'])})"
+
+
 @st.composite
 def formulas(draw: st.DrawFn) -> Formula:
     return Formula(draw(st.randoms(use_true_random=True)))
@@ -200,8 +225,7 @@ def formulas(draw: st.DrawFn) -> Formula:
 
 def both_sides(formula: Formula, inputs: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The value, that of the program after the rules, and the rounding error allowed."""
-    program = ta.parse(formula.text)
-    given = {n: s for n, s in formula.sizes.items() if n not in ("n", "i") or f"{n}>" in formula.text}
+    program, given = ta.parse(formula.text), formula.given
     changed = rewrite(program).program
     scale = reference.magnitude(program, inputs, given)["y"]
     return evaluate(program, inputs, given)["y"], evaluate(changed, inputs, given)["y"], 1e-10 * (scale + 1e-3)
@@ -256,6 +280,21 @@ def compiled(formula: Formula, plan: str) -> ta.Compiled | None:
         return ta.compile(formula.text, plan=plan, sizes={n: s for n, s in formula.sizes.items() if n in BARRED})
     except ta.PlanError:
         return None
+
+
+@given(st.randoms(use_true_random=True).map(LogSumExp), st.booleans())
+@SETTINGS
+def test_a_nested_log_sum_exp_has_the_value_of_the_joint_one(formula: Formula, poison: bool) -> None:
+    """It is -∞ for the same rows, and finite for the same."""
+    inputs = formula.poisoned(formula.scores) if poison and all(formula.sizes.values()) else formula.inputs
+    wanted, found, error = both_sides(formula, inputs)
+    run = compiled(formula, "auto")
+    assert run is not None
+    for value in (found, np.asarray(run(inputs))):
+        finite = np.isfinite(wanted)
+        np.testing.assert_array_equal(np.isfinite(value), finite)
+        np.testing.assert_array_equal(value == -np.inf, wanted == -np.inf)
+        assert (np.abs(value[finite] - wanted[finite]) <= 10 * error[finite] + 1e-12).all()
 
 
 @given(formulas(), st.booleans())

@@ -57,6 +57,45 @@ def test_streamed_equals_the_reference(formula, library, tile):
         np.testing.assert_allclose(np.asarray(compiled({k: wrap(a) for k, a in x.items()})), expected, atol=1e-12)
 
 
+OWN = [  # formulas in which a sum of the weights, or the log Σ exp of their scores, stands beside the weights
+    "W^<mu nu> = softmax[nu](q^mu_i k^nu_i); a^mu = W^<mu nu> x_nu; y^mu_n = a^mu W^<mu nu> v^nu_n",
+    "W^<mu nu> = softmax[nu](q^mu_i k^nu_i); y^mu_n = (W^<mu nu> x_nu) (W^<mu rho> b_rho) (W^<mu tau> v^tau_n)",
+    "S^<mu nu> = q^mu_i k^nu_i; l^mu = lse[nu](S^<mu nu>); y^mu_n = softmax[nu](S^<mu nu>) v^nu_n l^mu",
+    "W^<mu nu> = softmax[nu : nu <= mu](q^mu_i k^nu_i); y^mu_n = (W^<mu nu> x_nu) (W^<mu rho> v^rho_n) / (2 + x_mu)",
+]
+
+
+@pytest.mark.filterwarnings("ignore::tensorattn.NotationWarning")
+@pytest.mark.parametrize("formula", OWN)
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_a_loop_does_not_read_its_own_result(formula, library, tile):
+    """Few keys, so that what scales the rows is cheaper beside the weights than beside their sum."""
+    from tensorattn.reference import evaluate
+
+    program = ta.parse(formula)
+    wrap = np.asarray if library == "numpy" else torch.tensor
+    rng = np.random.default_rng(tile)
+    shapes = dict(q=(7, 2), k=(7, 2), v=(7, 19), x=(7,), b=(7,))
+    x = {name: rng.normal(size=shapes[name]) for name in program.inputs}
+    found = ta.compile(formula, plan="streamed")({k: wrap(a) for k, a in x.items()})
+    np.testing.assert_allclose(np.asarray(found), evaluate(program, x)["y"], atol=1e-12)
+    if library == "torch" and tile == 3:
+        tensors = {k: torch.tensor(a, requires_grad=True) for k, a in x.items()}
+        of = [ta.compile(formula, plan=plan)(tensors).square().sum() for plan in ("streamed", "dense")]
+        for a, b in zip(*(torch.autograd.grad(y, list(tensors.values())) for y in of), strict=True):
+            torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("values", ["w^rho_b v^nu_a", "w^rho_b v^nu_a u_<a b>", "v^nu_a w^rho_b O_<a b o>"])
+def test_the_axis_is_cut_of_which_nothing_is_summed_anew_in_every_round(values):
+    """Σ over one index first, then over the other: the second sum is one over tiles, not one in every tile."""
+    formula = f"y^mu_{'o' if 'O' in values else '<a b>'} = softmax[nu rho](sum[i](q^mu_i k^nu_i r^rho_i)) {values}"
+    sizes = dict(mu=512, nu=512, rho=512, i=16, a=16, b=16, o=16)
+    sizes = {n: sizes[n] for n in ta.parse(formula).indices}
+    streamed, dense = (ta.compile(formula, plan=plan).cost(**sizes).at({}).flops for plan in ("streamed", "dense"))
+    assert streamed < 1.02 * dense
+
+
 def test_no_key_gives_zero():
     compiled = ta.compile(FORMULAS[0], plan="streamed")
     assert (compiled(q=np.ones((3, 4)), k=np.ones((0, 4)), v=np.ones((0, 2))) == np.zeros((3, 2))).all()

@@ -45,7 +45,8 @@ class Cluster:
             raise RefusalError(f"{found.kind} over {names_of(self.group)} needs the whole row at once")
         self.chain, self.results = self._chain()
         self.logarithms = self._logarithms()
-        self.axes = barred_axes(flow, self.free, found.indices, tile_entries)
+        chain = self.chain if found.where is None else ()  # a predicate may leave tiles of the longest axis out
+        self.axes = barred_axes(flow, self.free, found.indices, tile_entries, chain)
         core = {target, *self.chain}
         others = set(found.score.axes) - {self.axes[0]}
         self.inside = sorted(self._drawn_in(core, others) - core)
@@ -58,7 +59,8 @@ class Cluster:
         for number, instruction in enumerate(self.flow.body):
             if not any(r.name in live for r in reads(instruction)):
                 continue
-            if not is_linear(instruction, live):
+            own = {r.name for r in results}  # whole after the loop only, so that no step of it may read them
+            if not is_linear(instruction, live) or any(r.name in own for r in reads(instruction)):
                 raise RefusalError(f"the weights over {names_of(self.group)} are used other than in sums of products")
             chain.append(number)
             out = self.flow.out(number)
@@ -73,13 +75,13 @@ class Cluster:
         return chain, results
 
     def _logarithms(self) -> list[int]:
-        """The log Σ exp of the same scores over the same group."""
-        found = self.normalised
+        """The log Σ exp of the same scores over the same group, where the loop itself does not need it."""
+        found, needed = self.normalised, self.flow.earlier(self.chain)
         return [
             n
             for n, i in enumerate(self.flow.body)
             if isinstance(i, LogSumExp) and i.source == found.score and i.where == found.where
-            and set(i.out.axes) == set(self.free)
+            and set(i.out.axes) == set(self.free) and n not in needed
         ]  # fmt: skip
 
     def _drawn_in(self, core: set[int], others: set[Index]) -> set[int]:

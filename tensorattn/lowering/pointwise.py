@@ -24,7 +24,7 @@ from tensorattn.kernel import (
     Scatter,
     SegmentSum,
 )
-from tensorattn.lowering.liveness import reads
+from tensorattn.lowering.liveness import makes, reads
 from tensorattn.parts import Register
 
 
@@ -62,7 +62,8 @@ def is_pointwise(instruction: Instruction, axis: Index) -> bool:
 
 
 def _keeps(instruction: Instruction, axis: Index) -> bool:
-    return is_pointwise(instruction, axis) or axis not in {*instruction.out.axes, *axes_read(instruction)}  # type: ignore[union-attr]
+    made = {i for r in makes(instruction) for i in r.axes}
+    return is_pointwise(instruction, axis) or axis not in made | axes_read(instruction)
 
 
 def _gathers_pointwise(gather: Gather, axis: Index) -> bool:

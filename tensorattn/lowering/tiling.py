@@ -50,11 +50,26 @@ def _lengths(flow: Flow, size: Size) -> dict[str, int]:
     return {name: flow.sizes.get(name, 1) for name in size.symbols}
 
 
-def barred_axes(flow: Flow, free: Sequence[Index], barred: Sequence[Index], tile_entries: int) -> list[Index]:
-    """The barred axes to cut, outermost first: the longest, and more while one position of those is too large."""
+def barred_axes(
+    flow: Flow, free: Sequence[Index], barred: Sequence[Index], tile_entries: int, chain: Iterable[int]
+) -> list[Index]:
+    """The barred axes to cut, outermost first: the longest, and more while one position of those is too large.
+
+    `chain`: the steps that sum the weights. Of the axes of which one position fits, the one is cut that most of them
+    hold, for a step without it runs anew in every round.
+    """
     ordered = sorted(sorted(barred), key=flow.length, reverse=True)
-    cut = ordered[:1]
-    for index in ordered[1:]:
+
+    def others(index: Index) -> int:
+        return flow.entries(i for i in (*free, *ordered) if i != index)
+
+    def repeated(index: Index) -> int:
+        held = ({i for r in (flow.out(n), *flow.read[n]) for i in r.axes} for n in steps)
+        return sum(flow.entries(axes) for axes in held if index not in axes)
+
+    steps = tuple(chain)
+    cut = [min((i for i in ordered if others(i) <= tile_entries), key=repeated, default=ordered[0])]
+    for index in (i for i in ordered if i not in cut):
         if flow.entries(free) * flow.entries(i for i in ordered if i not in cut) <= tile_entries:
             break
         cut.append(index)

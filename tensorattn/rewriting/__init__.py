@@ -18,7 +18,7 @@ from tensorattn.rewriting.concatenations import split_concatenations
 from tensorattn.rewriting.deltas import eliminate_deltas
 from tensorattn.rewriting.kernels import reassociate_l1norm
 from tensorattn.rewriting.logarithms import recognise_log
-from tensorattn.rewriting.marginalising import marginalise
+from tensorattn.rewriting.marginalising import marginalise, nest_lse
 from tensorattn.rewriting.ratios import recognise_l1norm, recognise_ratio
 from tensorattn.rewriting.scatters import sum_apart
 from tensorattn.rewriting.shifting import drop_shifts
@@ -53,6 +53,7 @@ SCORES = (
     Rule(
         "marginalise", marginalise, "a barred index that no value holds is summed in the score, where few terms hold it"
     ),
+    Rule("nest lse", nest_lse, "a log-sum-exp takes each index where few terms hold it, and not all together"),
     Rule("split", split, "terms without a common barred index are independent: their softmax is a product of two"),
 )
 # What the rules above look at are terms and factors; these put together what is computed together, when they are done.

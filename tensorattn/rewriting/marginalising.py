@@ -2,6 +2,7 @@
 
 `softmax[j k](a_<i j> + b_<j k>) v_j`, summed over j and k, is `softmax[j](a_<i j> + lse[k](b_<j k>)) v_j`: weights over
 i and j, exponentials over i, j and j, k. An index in no term at all leaves `lse[k](0)`, the logarithm of its size.
+So is a log-sum-exp over several indices: `lse[j k](a_<i j> + b_<j k>)` is `lse[j](a_<i j> + lse[k](b_<j k>))`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,22 @@ def marginalise(node: Expr) -> Expr:
                 weights = _without(weights, found)
                 node = _replaced(node, place, weights, found)
     return node
+
+
+def nest_lse(node: Expr) -> Expr:
+    """A log-sum-exp with the indices that few of its terms hold summed inside, from the cheapest on.
+
+    It is finite, or -∞, where it was: an excluded tuple stays so by its -∞ or by the new predicate. (Of +∞ + -∞, NaN,
+    beside other terms +∞ is left.)
+    """
+    if not (isinstance(node, Reduce) and node.kind == "lse"):
+        return node
+    weights = Normalise("softmax", node.indices, node.body, node.where)
+    while (found := _cheapest(weights, weights.indices)) is not None:
+        weights = _without(weights, found)
+    if weights.indices == node.indices:
+        return node
+    return replace(node, indices=weights.indices, body=weights.score, where=weights.where)
 
 
 def _cheapest(weights: Normalise, lone: Sequence[Index]) -> Index | None:

@@ -1,10 +1,30 @@
-"""Softmax written out: `exp(s_<i j>) / sum[p](exp(s_<i p>))` and `l1norm[j](exp(s_<i j>))` become `softmax[j](s)`."""
+"""Softmax written out: `exp(s_<i j>) / sum[p](exp(s_<i p>))` and `l1norm[j](exp(s_<i j>))` become `softmax[j](s)`.
+
+With `1 +` or `exp(z_i) +` below the line it is `softmax1[j](s)` or `softmax[j; sink=z_i](s)`.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import permutations
+from math import isfinite, log
 
-from tensorattn.ir import Affine, Expr, Index, Map, Normalise, Product, Reduce, Split, Tensor, substitute, walk
+from tensorattn.alike import form
+from tensorattn.ir import (
+    Add,
+    Affine,
+    Expr,
+    Index,
+    Map,
+    Normalise,
+    Number,
+    Product,
+    Reduce,
+    Split,
+    Tensor,
+    substitute,
+    walk,
+)
 from tensorattn.ordering import reading_order
 
 _MOST_INDICES = 3  # of one joint normaliser that is looked for
@@ -39,6 +59,28 @@ def recognise_ratio(node: Expr) -> Expr:
 
 
 def _softmax(above: Map, total: Expr) -> Normalise | None:
+    """The weights `above / total`; a term of the total beside the sum is a sink."""
+    if not isinstance(total, Add):
+        return _weights(above, total)
+    for n, term in enumerate(total.terms):
+        rest = (*total.terms[:n], *total.terms[n + 1 :])
+        found, sink = _weights(above, term), _logarithm(rest[0]) if len(rest) == 1 else None
+        if found is not None and sink is not None and sink.free.isdisjoint(found.indices):
+            return replace(found, options=(("sink", sink),))
+    return None
+
+
+def _logarithm(node: Expr) -> Expr | None:
+    """Of a positive number, or of an exponential."""
+    match node:
+        case Number(value=value) if value > 0 and isfinite(value):
+            return Number(0) if value == 1 else Number(log(value))
+        case Map(function="exp", arguments=(inner,)):
+            return inner
+    return None
+
+
+def _weights(above: Map, total: Expr) -> Normalise | None:
     match total:
         case Product(factors=(Map(function="exp", arguments=(renamed,)),), summed=bound) if bound:
             pass
@@ -51,22 +93,11 @@ def _softmax(above: Map, total: Expr) -> Normalise | None:
     if len(indices) != len(bound) or len(indices) > _MOST_INDICES or not set(bound) <= renamed.free:
         return None
     for order in permutations(indices):
-        mapping = dict(zip(bound, order, strict=True))
-        if _canonical(renamed, mapping) == _canonical(score, {}) and all(_sized(score, j) for j in order):
+        names = dict(zip(bound, order, strict=True))
+        same = form(substitute(renamed, lambda i, names=names: names.get(i, i))) == form(score)
+        if same and all(_sized(score, j) for j in order):
             return Normalise("softmax", order, score, span=above.span)
     return None
-
-
-def _canonical(node: Expr, mapping: dict[Index, Index]) -> Expr:
-    """The node with its open indices renamed by `mapping` and its bound ones numbered in order of occurrence."""
-    numbers: dict[Index, Index] = {}
-
-    def new(index: Index) -> Index:
-        if index in node.free:
-            return mapping.get(index, index)
-        return numbers.setdefault(index, Index(index.name, -1 - len(numbers)))
-
-    return substitute(node, new)
 
 
 def _sized(score: Expr, index: Index) -> bool:
