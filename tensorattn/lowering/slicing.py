@@ -25,11 +25,13 @@ Inside = Callable[[tuple[Instruction, ...], frozenset[str], int], tuple[Instruct
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """The instructions to run slice by slice along `axis`, and how large the largest array is that is left whole."""
+    """The instructions to run slice by slice along `axis`, how large the largest array is that is left whole, and how
+    many entries every slice adds to, where these are more than a tile."""
 
     axis: Index
     loop: frozenset[int]
     left: int
+    added: int
 
     def registers(self, flow: Flow) -> list[Register]:
         return [flow.out(n) for n in self.loop]
@@ -79,7 +81,9 @@ def _region(flow: Flow, target: int, axis: Index, least: int, entries: int, conn
     outside = {r.name: r for n in loop for r in flow.read[n] if flow.makers.get(r.name) not in loop}
     left = [r for r in (*kept, *outside.values()) if r.name not in flow.results and not flow.is_given(r)]
     sizes = [flow.entries(r.axes) for r in left]
-    return Region(axis, frozenset(loop), max((s for s in sizes if s >= min(least, entries // SMALL)), default=0))
+    whole = max((s for s in sizes if s >= min(least, entries // SMALL)), default=0)
+    added = sum(flow.entries(r.axes) for r in kept if axis not in r.axes)
+    return Region(axis, frozenset(loop), whole, added if added > entries else 0)
 
 
 def _may_run(flow: Flow, number: int, axis: Index) -> bool:

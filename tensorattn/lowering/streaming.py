@@ -169,7 +169,7 @@ class _Pass:
     ) -> tuple[Instruction, ...]:  # fmt: skip
         """The loop over the axis chosen, or over the one that leaves the least whole. Raises: RefusalError."""
         found: list[Region] = []
-        for axis in [chosen[0]] if chosen else _axes(flow.body[target]):
+        for axis in [chosen[0]] if chosen else _axes(flow, target):
             if axis.name in around:
                 continue
             try:
@@ -181,7 +181,7 @@ class _Pass:
         if not found:
             raise RefusalError(reason)
         own = set(flow.out(target).axes)
-        best = min(found, key=lambda r: (r.left, r.axis not in own, -flow.length(r.axis)))
+        best = min(found, key=lambda r: (r.left + r.added, r.axis not in own, -flow.length(r.axis)))
         rows = flow.entries(own - {best.axis, *getattr(flow.body[target], "indices", ())})
         tile = chosen[1] if chosen else None
         if tile is None:
@@ -222,8 +222,12 @@ def _sources(instruction: Instruction) -> tuple[Register, ...]:
     return ()
 
 
-def _axes(instruction: Instruction) -> list[Index]:
-    """The axes over which the instruction may be sliced: its rows first, then those over which it sums."""
+def _axes(flow: Flow, target: int) -> list[Index]:
+    """The axes over which the instruction may be sliced: its rows first, then those over which it sums; those of one
+    position only where there is no other."""
+    instruction = flow.body[target]
     barred = set(instruction.indices) if isinstance(instruction, WEIGHTS) else set()
-    rows = instruction.out.axes  # type: ignore[union-attr]
-    return [i for i in dict.fromkeys((*rows, *(i for r in _sources(instruction) for i in r.axes))) if i not in barred]
+    rows = flow.out(target).axes
+    found = dict.fromkeys((*rows, *(i for r in _sources(instruction) for i in r.axes)))
+    axes = [i for i in found if i not in barred]
+    return [i for i in axes if flow.length(i) > 1] or axes

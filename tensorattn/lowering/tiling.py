@@ -127,5 +127,5 @@ def _products(flow: Flow, loop: Iterable[int]) -> list[tuple[frozenset[Index], f
     inner = [i.fast if isinstance(i, IfFinite) else (i,) for i in (flow.body[n] for n in loop)]
     found = [(i.a, i.b, i.out) for body in inner for i in body if isinstance(i, Contract)]
     sizes = [max(flow.entries(r.axes) for r in registers) for registers in found]
-    large = [r for r, size in zip(found, sizes, strict=True) if SMALL_PRODUCT * size >= max(sizes)]
+    large = [r for r, size in zip(found, sizes, strict=True) if SMALL_PRODUCT * size > max(sizes)]
     return [(frozenset(a.axes), frozenset(b.axes), frozenset(out.axes)) for a, b, out in large]
