@@ -131,7 +131,8 @@ class SegmentSum:
 class Accumulate:
     """Running sums: `out[…, i] = Σ_t source[…, t]` over t − i ≤ `at_most` and over t − i ≥ `at_least` (None: none).
 
-    `axis` of `source` is t; `out` has `along` in its place. No entry that is left out has any influence.
+    `axis` of `source` is t; `out` has `along` in its place. No entry that is left out has any influence. `kind` `prod`:
+    products, in which no entry is on both sides.
     """
 
     out: Register
@@ -140,6 +141,7 @@ class Accumulate:
     along: Index
     at_most: int | None
     at_least: int | None
+    kind: str = "sum"
 
 
 @dataclass(frozen=True, slots=True)

@@ -332,6 +332,7 @@ def _accumulate(writer: Writer, instruction: Accumulate) -> None:
     source, axis = writer.read(instruction.source, instruction.out.dtype), instruction.axis
     parts = [source.source, str(source.axes.index(axis)), writer.length(instruction.along)]
     parts += [f"{n}={v}" for n in ("at_most", "at_least") if (v := getattr(instruction, n)) is not None]
+    parts += ["kind='prod'"] if instruction.kind == "prod" else []
     kept = tuple(instruction.along if index == axis else index for index in source.axes)
     writer.assign(instruction.out, Text(f"accumulate({', '.join(parts)})", kept))
 

@@ -226,29 +226,32 @@ def scatter(source: np.ndarray, kept: int, places: tuple[np.ndarray, ...], shape
 
 
 def accumulate(
-    x: np.ndarray, dim: int, size: int, at_most: int | None = None, at_least: int | None = None
+    x: np.ndarray, dim: int, size: int, at_most: int | None = None, at_least: int | None = None, kind: str = "sum"
 ) -> np.ndarray:
     """For each i below `size`, in the place of `dim`, Σ of the entries t where t - i is at most or at least a number.
 
-    Two sums, one from each end, so that nothing cancels.
+    Two sums (or products), one from each end, so that nothing cancels.
     """
     found = []
+    total, unit = (np.cumprod, 1) if kind == "prod" else (running, 0)
     if at_most is not None:
-        found.append(shifted(running(x, dim), dim, size, at_most))
+        found.append(shifted(total(x, dim), dim, size, at_most, unit))
     if at_least is not None:
-        back = running(np.flip(x, dim), dim)
-        found.append(np.flip(shifted(back, dim, size, x.shape[dim] - size - at_least), dim))
-    return found[0] if len(found) == 1 else found[0] + found[1]
+        back = total(np.flip(x, dim), dim)
+        found.append(np.flip(shifted(back, dim, size, x.shape[dim] - size - at_least, unit), dim))
+    if len(found) == 1:
+        return found[0]
+    return found[0] * found[1] if kind == "prod" else found[0] + found[1]
 
 
-def shifted(total: np.ndarray, dim: int, size: int, shift: int) -> np.ndarray:
-    """The running sum at i + `shift` for each i below `size`: 0 before the first entry, after the last the whole."""
+def shifted(total: np.ndarray, dim: int, size: int, shift: int, unit: int) -> np.ndarray:
+    """The running sum at i + `shift` for each i below `size`: `unit` before the first entry, after the last all."""
     length = total.shape[dim]
     if shift == 0 and size == length:
         return total
-    zero = np.zeros_like(total, shape=(*total.shape[:dim], 1, *total.shape[dim + 1 :]))
+    first = np.full_like(total, unit, shape=(*total.shape[:dim], 1, *total.shape[dim + 1 :]))
     places = np.clip(np.arange(size) + (shift + 1), 0, length)
-    return np.take(np.concatenate((zero, total), axis=dim), places, axis=dim)
+    return np.take(np.concatenate((first, total), axis=dim), places, axis=dim)
 
 
 def add_at(total: np.ndarray, part: np.ndarray, places: tuple[tuple[int, int, int], ...], own: bool) -> np.ndarray:

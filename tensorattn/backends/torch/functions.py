@@ -351,29 +351,32 @@ def scatter(source: torch.Tensor, kept: int, places: tuple[torch.Tensor, ...], s
 
 
 def accumulate(
-    x: torch.Tensor, dim: int, size: int, at_most: int | None = None, at_least: int | None = None
+    x: torch.Tensor, dim: int, size: int, at_most: int | None = None, at_least: int | None = None, kind: str = "sum"
 ) -> torch.Tensor:
     """For each i below `size`, in the place of `dim`, Σ of the entries t where t - i is at most or at least a number.
 
-    Two sums, one from each end, so that nothing cancels. (torch adds up float32 in float64.)
+    Two sums (or products), one from each end, so that nothing cancels. (torch adds up float32 in float64.)
     """
     found = []
+    total, unit = (torch.cumprod, 1) if kind == "prod" else (torch.cumsum, 0)
     if at_most is not None:
-        found.append(shifted(torch.cumsum(x, dim), dim, size, at_most))
+        found.append(shifted(total(x, dim), dim, size, at_most, unit))
     if at_least is not None:
-        back = torch.cumsum(torch.flip(x, (dim,)), dim)
-        found.append(torch.flip(shifted(back, dim, size, x.shape[dim] - size - at_least), (dim,)))
-    return found[0] if len(found) == 1 else found[0] + found[1]
+        back = total(torch.flip(x, (dim,)), dim)
+        found.append(torch.flip(shifted(back, dim, size, x.shape[dim] - size - at_least, unit), (dim,)))
+    if len(found) == 1:
+        return found[0]
+    return found[0] * found[1] if kind == "prod" else found[0] + found[1]
 
 
-def shifted(total: torch.Tensor, dim: int, size: int, shift: int) -> torch.Tensor:
-    """The running sum at i + `shift` for each i below `size`: 0 before the first entry, after the last the whole."""
+def shifted(total: torch.Tensor, dim: int, size: int, shift: int, unit: int) -> torch.Tensor:
+    """The running sum at i + `shift` for each i below `size`: `unit` before the first entry, after the last all."""
     length = total.shape[dim]
     if shift == 0 and size == length:
         return total
-    zero = total.new_zeros((*total.shape[:dim], 1, *total.shape[dim + 1 :]))
+    first = total.new_full((*total.shape[:dim], 1, *total.shape[dim + 1 :]), unit)
     places = torch.clamp(torch.arange(size, device=total.device) + (shift + 1), 0, length)
-    return torch.index_select(torch.cat((zero, total), dim=dim), dim, places)
+    return torch.index_select(torch.cat((first, total), dim=dim), dim, places)
 
 
 def add_at(
