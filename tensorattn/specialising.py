@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +14,11 @@ from tensorattn.expanding import expand
 from tensorattn.extents import size_reads
 from tensorattn.guarding import Budget, chooser, guard, recogniser
 from tensorattn.ir import BATCH, Index
-from tensorattn.kinds import PLANS, Case
-from tensorattn.lowering.looping import RefusalError
+from tensorattn.kinds import Case
 from tensorattn.plan import Plan
 from tensorattn.program import Program
 from tensorattn.rates import machine
-from tensorattn.units import check_derivatives, key_of
+from tensorattn.units import key_of
 
 RECORDED, TRANSFORMED, TRACED = "recorded", "transformed", "traced"  # how a call is watched
 PLAIN = "plain"  # traced for a format that has no operators but its own
@@ -35,10 +34,10 @@ class Request:
     plan: Asking
     memory: int | None
 
-    def asked(self, *, budgeted: bool = True, recorded: bool = False, traced: bool = False) -> Asked:
+    def asked(self, *, budgeted: bool = True, traced: bool = False) -> Asked:
         """What a plan has to be. Raises: PlanError."""
         fixed = fixed_kinds(self.program, self.plan)
-        return Asked(self.plan, self.memory if budgeted and not traced else None, recorded, traced, fixed)
+        return Asked(self.plan, self.memory if budgeted and not traced else None, traced, fixed)
 
 
 @dataclass(frozen=True)
@@ -74,13 +73,11 @@ def specialise(
     base = backend.exponential_base()
     on = machine(backend.name, base, device)
     case = Case(program, request.outputs, dtypes, reads, sizes, on, base, recorded=watched == RECORDED)
+    chosen = choose(case, request.asked(traced=watched in (TRACED, PLAIN)))
     operation = None
     if watched not in ("", PLAIN) and request.plan != "dense":
-        operation = _operation(request, backend, dtypes, ranks, sizes)
-    recorded = watched == RECORDED and operation is None
-    chosen = choose(case, request.asked(recorded=recorded, traced=watched in (TRACED, PLAIN)))
-    if operation and chosen.plan.program != case.dense.plan.program:  # only loops change it: over ordered tuples
-        operation = _operation(request, backend, dtypes, ranks, sizes, halved=True) or operation
+        halved = chosen.plan.program != case.dense.plan.program  # only loops change it: over ordered tuples
+        operation = _operation(request, backend, dtypes, ranks, sizes, _ratios(request, chosen), halved=halved)
     scalars = frozenset(n for n in program.inputs if n not in ranks)
     budget = None
     if request.memory is not None and sizes is not None:
@@ -104,19 +101,29 @@ def _operation(
     dtypes: Mapping[str, str],
     ranks: Mapping[str, int],
     sizes: Mapping[str, int] | None,
+    ratios: Sequence[str] | None,
     *,
-    halved: bool = False,
-) -> Callable[..., tuple[Any, ...]] | None:
-    """The program as one operator with all its derivatives; None where it has some that no kernel computes."""
-    program = request.program
-    plan = request.plan if request.plan in PLANS and request.plan != "factored" else "auto"
-    rank = batch_rank(program, ranks)
-    key = key_of(program, request.outputs, request.sizes, dtypes, rank, sizes, plan, request.memory, halved=halved)
-    try:
-        check_derivatives(key)
-    except RefusalError:
-        return None
+    halved: bool,
+) -> Callable[..., tuple[Any, ...]]:
+    """The program as one operator with all its derivatives."""
+    program, plan = request.program, request.plan
+    if plan == "factored":
+        plan = "dense"  # what no ratio takes
+    elif not isinstance(plan, str):
+        plan = "auto"
+    key = key_of(
+        program, request.outputs, request.sizes, dtypes, batch_rank(program, ranks), sizes, plan, request.memory,
+        halved=halved, ratios=ratios,
+    )  # fmt: skip
     return backend.operation(key, tuple(n not in ranks for n in program.inputs))
+
+
+def _ratios(request: Request, chosen: Choice) -> Sequence[str] | None:
+    """The statements whose reductions are factored: those asked for, else those chosen."""
+    taken = dict(chosen.chosen.recipe).get("factored", ())
+    if request.plan == "factored" or taken is None:
+        return None
+    return sorted({*taken, *(name for name, kind in request.asked().fixed.items() if kind == "factored")})
 
 
 def _is_worth(case: Case, chosen: Choice, request: Request, watched: str) -> bool:

@@ -215,7 +215,8 @@ def _cases() -> list[tuple[str, str, str]]:
     """Every mode, formula and plan with some others, not with each pair of them; the plain modes twice."""
     names, plans = list(FORMULAS), ("streamed", "flattened", "auto", "dense")
     twice = [*MODES, "grad", "jvp", "vmap", "hessian"]
-    return [(mode, names[n % len(names)], plans[(n + n // 4) % 4]) for n, mode in enumerate(twice)]
+    factored = [("vmap of grad", "pairs", "factored"), ("hessian", "nested", "factored")]
+    return [(mode, names[n % len(names)], plans[(n + n // 4) % 4]) for n, mode in enumerate(twice)] + factored
 
 
 @pytest.mark.parametrize(("mode", "name", "plan"), _cases())

@@ -26,6 +26,7 @@ from tensorattn.kernel import (
     Load,
     LogSumExp,
     Normalised,
+    Powers,
     Scatter,
     SegmentSum,
     View,
@@ -106,6 +107,13 @@ def exponentials(e: Emitter, score: Register, total: Register, where: Register |
     less = e.apply("subtract", score, shift, dtype=score.dtype, like=score.axes)
     admitted = less if where is None else e.select(where, less, Literal(-inf), score.dtype)
     return e.apply("exp", admitted, dtype=score.dtype)
+
+
+def _powers(e: Emitter, made: Powers, bar: Register) -> Terms:
+    """The maximum is a constant."""
+    found = e.apply("multiply", bar, made.out, dtype=bar.dtype, like=made.score.axes)
+    where = made.where
+    yield made.score, found if where is None else e.select(where, found, Literal(0.0), bar.dtype)
 
 
 def _log_sum_exp(e: Emitter, made: LogSumExp, bar: Register) -> Terms:
@@ -221,6 +229,6 @@ def _normalised(e: Emitter, made: Normalised, bar: Register) -> Terms:
 RULES: dict[type, Callable[[Emitter, Any, Register], Terms]] = {
     Apply: _apply, Contract: _contract, Cast: _cast, Arrange: _arrange, Fold: _fold, LogSumExp: _log_sum_exp,
     Gather: _gather, Scatter: _scatter, SegmentSum: _segment_sum, View: _view, Join: _join, Normalised: _normalised,
-    Accumulate: _accumulate,
+    Accumulate: _accumulate, Powers: _powers,
     CheckRange: _none, Fill: _none, Iota: _none, Largest: _none, Load: _none,
 }  # fmt: skip

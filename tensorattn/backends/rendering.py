@@ -82,7 +82,7 @@ def _registers(body: Sequence[Instruction]) -> list[Register]:
                 found += [*(c.state for c in instruction.carry), *(s.out for s in instruction.stacked)]
                 found += _registers(instruction.body) + _registers(instruction.merge)
             case Attempt():
-                found += [instruction.out, *_registers(instruction.fast), *_registers(instruction.fallback)]
+                found += [*instruction.outs, *_registers(instruction.fast), *_registers(instruction.fallback)]
             case IfBounded():
                 found += _registers((*instruction.fast, *instruction.safe))
             case IfFinite():
