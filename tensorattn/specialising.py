@@ -8,10 +8,11 @@ from typing import Any
 
 from tensorattn import backends
 from tensorattn.asking import Asked, Asking, fixed_kinds
+from tensorattn.checking import check_open
 from tensorattn.choosing import Choice, choose
 from tensorattn.errors import DTypeError
 from tensorattn.expanding import expand
-from tensorattn.extents import size_reads
+from tensorattn.extents import index_names, size_reads
 from tensorattn.guarding import Budget, chooser, guard, recogniser
 from tensorattn.ir import BATCH, Index
 from tensorattn.kinds import Case
@@ -70,6 +71,8 @@ def specialise(
     """
     program = expand(request.program, batch_rank(request.program, ranks))
     reads = size_reads(program, request.sizes)
+    if sizes is None:  # a call that is not traced finds them before
+        check_open(program, [name for name in index_names(program) if name not in dict(reads)])
     base = backend.exponential_base()
     on = machine(backend.name, base, device)
     case = Case(program, request.outputs, dtypes, reads, sizes, on, base, recorded=watched == RECORDED)

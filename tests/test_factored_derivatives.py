@@ -179,3 +179,14 @@ def test_no_derivative_holds_all_weights(step: tuple[str, ...]) -> None:
     assert cost.flops < 100 * 2 * n**3 * (2 if "vmap" in step else 1)
     assert cost.exps < 100 * n**2
     assert cost.peak_bytes < 8 * n**3 / 4
+
+
+def test_a_sink_of_the_rows_beside_several_factors() -> None:
+    """The ratio has the indices of the sink, which the sums of exponentials have not."""
+    text = "y^mu_n = softmax[nu rho; sink=s_mu](B^<nu rho>) v^nu_p w^rho_p u_n g_n"
+    make = torch.Generator().manual_seed(2)
+    x = {n: torch.randn(s, generator=make, dtype=torch.float64) for n, s in SHAPES.items() if n in "Bvws"}
+    x |= {n: torch.randn(4, generator=make, dtype=torch.float64) for n in "ug"}
+    weights = x["B"].exp() / (x["B"].exp().sum() + x["s"].exp()[:, None, None])
+    expected = torch.einsum("mab,ap,bp,n,n->mn", weights, x["v"], x["w"], x["u"], x["g"])
+    torch.testing.assert_close(ta.compile(text, plan="factored")(x), expected)

@@ -79,7 +79,7 @@ def _ratio(state: Lowering, found: Factored, dtype: str) -> tuple[Register, Regi
     below = _without_empty(state, found, below, least)
     value = _beside_sink(state, found, b.apply("divide", above, below, dtype=dtype), below, shifts)
     if found.finish is not None:
-        state.know(found.numerator.contraction.node, value)
+        state.know(found.ratio, value)
         value = b.array(contractions.contract(state, found.finish, dtype), dtype)
     bound = b.fold("min", below, ())
     for factor in found.values:

@@ -188,6 +188,8 @@ def check_range(positions: np.ndarray, size: int, what: str, where: np.ndarray |
 def segment_sum(source: np.ndarray, segments: np.ndarray, dim: int, size: int) -> np.ndarray:
     """Σ of the entries of each segment along `dim`; `segments` has the rank of the source. Floats in float64."""
     shape = (*source.shape[:dim], size, *source.shape[dim + 1 :])
+    if not math.prod(shape):
+        return np.zeros(shape, source.dtype)
     places = list(np.indices(source.shape, sparse=True))
     places[dim] = segments
     if source.dtype.kind != "f":
@@ -218,10 +220,18 @@ def running(x: np.ndarray, dim: int) -> np.ndarray:
     return total
 
 
+def occupied(x: np.ndarray, kept: int) -> np.ndarray:
+    """x, along the dimensions after the first `kept` with one entry 0 where there is none: for excluded positions."""
+    if 0 not in x.shape[kept:]:
+        return x
+    return np.zeros((*x.shape[:kept], *(max(size, 1) for size in x.shape[kept:])), x.dtype)
+
+
 def scatter(source: np.ndarray, kept: int, places: tuple[np.ndarray, ...], shape: tuple[int, ...]) -> np.ndarray:
     """The entries added up where they belong: the first `kept` dimensions as they are, the others at the places."""
     total = np.zeros(shape, source.dtype)
-    np.add.at(total, (*[slice(None)] * kept, *places), source)
+    if total.size:  # else every position is an excluded one
+        np.add.at(total, (*[slice(None)] * kept, *places), source)
     return total
 
 
@@ -239,9 +249,8 @@ def accumulate(
     if at_least is not None:
         back = total(np.flip(x, dim), dim)
         found.append(np.flip(shifted(back, dim, size, x.shape[dim] - size - at_least, unit), dim))
-    if len(found) == 1:
-        return found[0]
-    return found[0] * found[1] if kind == "prod" else found[0] + found[1]
+    joined = np.multiply if kind == "prod" else np.add
+    return found[0] if len(found) == 1 else joined(*found)
 
 
 def shifted(total: np.ndarray, dim: int, size: int, shift: int, unit: int) -> np.ndarray:
