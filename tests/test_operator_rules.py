@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import tensorattn as ta
+from tensorattn.units import key_of, stepped, unit
 from tests.operators import gradients, of_floats, operation
 
 pytestmark = pytest.mark.filterwarnings("ignore::tensorattn.NotationWarning")
@@ -37,7 +38,6 @@ def check_orders(text: str, most: int = 2) -> None:
     """Derivatives one of the other against plain torch operations."""
     tensors = drawn(ta.parse(text).inputs)
     run = operation(text, tensors)
-    assert run is not None
     ours, inputs = of_floats(run, tensors)
     plain, _ = of_floats(lambda **named: (ta.compile(text, plan="dense")(named),), tensors)
     torch.testing.assert_close(ours(*inputs), plain(*inputs), rtol=1e-12, atol=1e-12)
@@ -63,7 +63,6 @@ def test_gradcheck(name: str) -> None:
     if "a" in tensors:
         tensors["a"] = torch.tensor([1.5, 1.00001, 1.3, 1.8, 1.2], dtype=torch.float64)
     run = operation(text, tensors)
-    assert run is not None
     ours, inputs = of_floats(run, tensors)
     inputs = tuple(x.requires_grad_() for x in inputs)
     assert torch.autograd.gradcheck(ours, inputs, fast_mode=True, check_forward_ad=True)
@@ -73,10 +72,6 @@ def test_gradcheck(name: str) -> None:
 def test_a_first_derivative_of_a_product_takes_no_square() -> None:
     """The others of each entry are two running products: nothing has the index twice."""
     text = "y^mu_n = softmax[nu](q^mu_i k^nu_i) v^nu_n (prod[p](b^<mu p>))"
-    run = operation(text, drawn(("q", "k", "v", "b")))
-    assert run is not None
-    from tensorattn.units import key_of, stepped, unit
-
     key = key_of(ta.parse(text), ("y",), {}, dict.fromkeys("qkvb", "float64"), 0, None, "streamed", None)
     key = stepped(key, "adjoint", (True, *(False for _ in unit(key).kept)), ("b",))
     axes = [i.out.axes for i in unit(key).kernel.body if hasattr(i, "out")]
