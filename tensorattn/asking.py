@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from tensorattn.errors import BudgetError, PlanError, suggest
 from tensorattn.ir import Normalise, Tensor, walk
-from tensorattn.kinds import KINDS, PLANS
+from tensorattn.kinds import PLANS
 from tensorattn.program import Program
 
 Asking = str | Mapping[str, str]  # what `plan=` takes
@@ -17,14 +17,13 @@ Asking = str | Mapping[str, str]  # what `plan=` takes
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The plan asked for, the bytes it may take, and whether gradients are recorded or a tracer runs.
+    """The plan asked for, the bytes it may take, and whether a tracer runs.
 
     `fixed`: the kinds of the normalisers by statement, where `plan` names some.
     """
 
     plan: Asking = "auto"
     memory: int | None = None
-    recorded: bool = False
     traced: bool = False
     fixed: Mapping[str, str] = field(default_factory=dict)
 
@@ -37,7 +36,7 @@ class Asked:
         """Whether a recipe is what was asked for."""
         kinds = dict(recipe)
         if self.plan == "auto":
-            return all(KINDS[kind].differentiable or not self.recorded for kind in kinds)
+            return True
         if isinstance(self.plan, str):
             return self.plan in kinds or (self.plan == "dense" and not kinds)
         chosen = {s: kind for kind, only in kinds.items() for s in only or ()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -119,7 +119,7 @@ def solve(program: Program, shapes: Mapping[str, tuple[Size, ...]], sizes: Mappi
     while waiting and any(equations.unite(e) for e in waiting):
         waiting = equations.run(waiting)
     if complete:
-        _check_open(program, names, equations)
+        check_open(program, [name for name in names if name in equations.unknown])
     equations.unknown.clear()
     equations.run(waiting)
     known = equations.sizes(names)
@@ -281,10 +281,9 @@ def _batch(program: Program, shapes: Mapping[str, tuple[Size, ...]]) -> tuple[Si
     return first[1] if first else ()
 
 
-def _check_open(program: Program, names: tuple[str, ...], equations: Equations) -> None:
+def check_open(program: Program, names: Iterable[str]) -> None:
+    """Raises: ShapeError `E-EXTENT` for the first of these names, whose sizes nothing gives."""
     for name in names:
-        if name not in equations.unknown:
-            continue
         spans = [t.span for t in program.tensors if t.span and name in {i.name for i in t.free}]
         spans = spans or [s.span for s in program.statements if s.span]
         what = f"the size of {name} is open: no plain slot of an input fixes it"

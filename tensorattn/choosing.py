@@ -1,8 +1,8 @@
 """Candidates → the plan: each kind is tried and priced at the actual sizes, and the fastest that fits is taken.
 
 A program with few weights is dense without a look at anything else, for planning takes longer than such a call. No plan
-with more FLOPs than dense is taken unless a budget of memory forces it. While gradients are recorded, kinds whose loops
-the record would unroll are left out, and a tracer, which may look at no size, gets the dense plan.
+with more FLOPs than dense is taken unless a budget of memory forces it. A tracer, which may look at no size, gets the
+dense plan.
 """
 
 from __future__ import annotations
@@ -149,11 +149,6 @@ def choose(case: Case, asked: Asked, *, thorough: bool = False) -> Choice:
     return Choice(chosen, why, (*others, *rejected), limits)
 
 
-def _kinds(asked: Asked) -> list[str]:
-    """The kinds that may be chosen without having been asked for."""
-    return [name for name, kind in KINDS.items() if kind.differentiable or not asked.recorded]
-
-
 # Candidates -------------------------------------------------------------------------------------------------------
 
 
@@ -250,7 +245,7 @@ def _recipes(case: Case, asked: Asked, thorough: bool) -> list[Recipe]:
             return [*others, *named]  # type: ignore[list-item]
         return [()] if asked.plan == "dense" else [((asked.plan, None),)]
     free = [s for s in case.weights if s not in asked.fixed and not _is_small(case, s)]
-    kinds = ["dense", *_kinds(asked)] if free else ["dense"]
+    kinds = ["dense", *KINDS] if free else ["dense"]
     found = [_recipe({**dict.fromkeys(free, kind), **asked.fixed}) for kind in kinds]
     return list(dict.fromkeys([*([()] if thorough else []), *found]))
 
@@ -278,7 +273,7 @@ def _mixtures(case: Case, asked: Asked, best: Candidate) -> Iterator[Candidate]:
         return
     of = {s: next((kind for kind, only in best.recipe if only is None or s in only), "dense") for s in large}
     for statement in large:
-        for kind in ("dense", *_kinds(asked)):
+        for kind in ("dense", *KINDS):
             recipe = _recipe({**of, statement: kind})
             if kind != of[statement] and len(recipe) + sum(len(o or ()) for _, o in recipe) > 1:
                 made = _fitted(case, recipe, asked.memory)
@@ -326,7 +321,7 @@ def _is_lean(candidate: Candidate, dense: Candidate) -> bool:
 def _reason(candidate: Candidate, chosen: Candidate, asked: Asked, small: bool) -> str:
     """Why a candidate was not taken."""
     if not asked.meant(candidate.recipe):
-        return "another plan is asked for" if asked.plan != "auto" else "its loops would be recorded for gradients"
+        return "another plan is asked for"
     if asked.memory is not None and candidate.peak > asked.memory:
         return f"over the budget of {asked.memory:,} bytes"
     if small and not chosen.recipe:

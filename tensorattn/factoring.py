@@ -111,7 +111,8 @@ class _Factoring:
         numerator = order(_contraction((*nodes, *loose, *self.values), self.node.summed), self.sizes)
         denominator = order(_contraction((*nodes, *loose), self.weights.indices), self.sizes, numerator)
         count = order(_contraction(tuple(parts), self.weights.indices), self.sizes) if parts else None
-        finish = self._ordered(Product((numerator.contraction.node, *self.rest), ())) if self.rest else None
+        ratio = self._ratio(numerator.contraction.node, rows)
+        finish = self._ordered(Product((ratio, *self.rest), ())) if self.rest else None
         scores = (*(e.score for e in exponents), *rows)
         inner = tuple(self._ordered(n) for s in scores for n in inner_first(s) if n not in self.dense and _ordered(n))
         dense = self.dense[self.node].price + Size.product(i.name for i in everything) * (EXP_WEIGHT + MEMORY_WEIGHT)
@@ -119,9 +120,14 @@ class _Factoring:
         for exponent in exponents:
             price = price + Size.product(i.name for i in exponent.score.free) * (EXP_WEIGHT + MEMORY_WEIGHT)
         return Factored(
-            self.node, self.weights, exponents, rows, self.values, numerator, denominator, count, finish, inner,
+            self.node, self.weights, exponents, rows, self.values, numerator, denominator, count, ratio, finish, inner,
             price, dense,
         )  # fmt: skip
+
+    def _ratio(self, numerator: Expr, rows: tuple[Expr, ...]) -> Expr:
+        """A node for the ratio: beside a sink it has the indices of that, and of what it is compared with."""
+        sink = dict(self.weights.options).get("sink")
+        return numerator if sink is None else Map(SHIFTED, (numerator, sink, *rows))
 
     def _exponents(self, groups: list[Expr], parts: list[Expr]) -> tuple[tuple[Exponent, ...], tuple[Expr, ...]]:
         """Each part of the predicate with the first term that has its indices; the parts that no term has."""

@@ -132,7 +132,8 @@ class SegmentSum:
 class Accumulate:
     """Running sums: `out[…, i] = Σ_t source[…, t]` over the t with t − i in one of the windows.
 
-    `axis` of `source` is t; `out` has `along` in its place. No entry that is left out has any influence.
+    `axis` of `source` is t; `out` has `along` in its place. No entry that is left out has any influence. `kind` `prod`:
+    products, over windows that have no end on one side.
     """
 
     out: Register
@@ -140,6 +141,7 @@ class Accumulate:
     axis: Index
     along: Index
     windows: Windows
+    kind: str = "sum"
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,21 +319,21 @@ class IfFinite:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """`out` by `fast`; where `test`, a truth without axes that `fast` may make, does not hold, by `fallback` instead.
+    """`outs` by `fast`; where `test`, a truth without axes that `fast` may make, does not hold, by `fallback` instead.
 
-    Both bodies end by writing `out`. `fallback` is right for all values. A back end may always run it; one that may not
+    Both bodies make all of them. `fallback` is right for all values. A back end may always run it; one that may not
     look at values must.
     """
 
-    out: Register
+    outs: tuple[Register, ...]
     test: Register
     fast: tuple["Instruction", ...]
     fallback: tuple["Instruction", ...]
 
-    def __post_init__(self) -> None:
-        for side in (self.fast, self.fallback):
-            if not side or getattr(side[-1], "out", None) != self.out:
-                raise ValueError(f"a side of an attempt has to end by writing {self.out.name}")
+    @property
+    def out(self) -> Register:
+        """The first of them."""
+        return self.outs[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,13 +135,11 @@ class Kind:
 
     `change(case, draft, only, tile)`: the draft with the reductions of the statements `only` (None: all) done by this
     kind, those that it cannot do as they were; a refusal where it can do none. `tile`: entries of a tile at most (None:
-    what is fastest). `words`: what becomes of the weights. `differentiable`: recorded gradients keep no more than of
-    dense.
+    what is fastest). `words`: what becomes of the weights.
     """
 
     change: Change
     words: str
-    differentiable: bool = False
 
 
 def _factored(case: Case, draft: Draft, only: frozenset[str] | None, tile: int | None) -> Draft | Refusal:
@@ -188,8 +186,8 @@ def _streamed(case: Case, draft: Draft, only: frozenset[str] | None, tile: int |
 
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {
-        "factored": Kind(_factored, "summed in a ratio of sums over few indices", differentiable=True),
-        "flattened": Kind(_flattened, "made and summed in an attention kernel, over one key axis", differentiable=True),
+        "factored": Kind(_factored, "summed in a ratio of sums over few indices"),
+        "flattened": Kind(_flattened, "made and summed in an attention kernel, over one key axis"),
         "streamed": Kind(_streamed, "made tile by tile and summed away at once"),
     }
 )

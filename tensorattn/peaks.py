@@ -41,10 +41,10 @@ Axes = tuple[Index, ...]
 # What a function or a normaliser holds at once beside its result: arrays like it, and other bytes an entry. Measured.
 TEMPORARIES = {"sigmoid": (2, 0), "silu": (2, 0), "gelu": (0, 64), "elu": (1, 1), "leaky_relu": (1, 1)}
 TEMPORARIES |= {"uniform": (0, 16)}
-WEIGHT_TEMPORARIES = {"softmax": (0, 0), "l1norm": (2, 0), "l2norm": (2, 0), "sparsemax": (0, 27), "entmax": (3, 3)}
-THREE_HALVES_TEMPORARIES = (4, 19)
+WEIGHT_TEMPORARIES = {"softmax": (0, 0), "l1norm": (2, 0), "l2norm": (2, 0), "sparsemax": (2, 10), "entmax": (4, 3)}
+THREE_HALVES_TEMPORARIES = (5, 19)
 # torch: functions are one call each; the normalisers make what gradients need
-TORCH_TEMPORARIES = {"softmax": (2, 1), "l1norm": (2, 3), "l2norm": (2, 3), "sparsemax": (3, 27), "entmax": (4, 27)}
+TORCH_TEMPORARIES = {"softmax": (2, 1), "l1norm": (2, 3), "l2norm": (2, 3), "sparsemax": (4, 3), "entmax": (9, 4)}
 SLOPE_TEMPORARIES = {"power": 2, "reciprocal": 2, "cos": 2, "sin": 1, "abs": 1, "sqrt": 1}
 BOND = "bond_"  # an index that stands for several bonds joined is named so
 KEYS = "keys_"  # an index that stands for a chunk of the keys of an attention is named so

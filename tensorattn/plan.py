@@ -128,8 +128,8 @@ class Factored:
     """A normalised reduction as a ratio of two sums of products of exponentials, each over few indices.
 
     `rows` are the parts of the score without a normalised index, which cancel; `values` the factors that are summed
-    with the weights; `count` is the number of admitted tuples, where there is a predicate; `finish` what multiplies
-    the ratio, in which the numerator stands for it; `inner` are the orders of the products within these parts.
+    with the weights; `count` is the number of admitted tuples, where there is a predicate; `ratio` a node that stands
+    for it; `finish` what multiplies it; `inner` are the orders of the products within these parts.
     """
 
     node: Product
@@ -140,6 +140,7 @@ class Factored:
     numerator: Order
     denominator: Order
     count: Order | None
+    ratio: Expr
     finish: Order | None
     inner: tuple[Order, ...]
     price: Size

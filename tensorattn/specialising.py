@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tensorattn import backends
 from tensorattn.asking import Asked, Asking, fixed_kinds
+from tensorattn.checking import check_open
 from tensorattn.choosing import Choice, choose
 from tensorattn.errors import DTypeError
 from tensorattn.expanding import expand
-from tensorattn.extents import size_reads
+from tensorattn.extents import index_names, size_reads
 from tensorattn.guarding import Budget, chooser, guard, recogniser
 from tensorattn.ir import BATCH, Index
-from tensorattn.kinds import PLANS, Case
-from tensorattn.lowering.looping import RefusalError
+from tensorattn.kinds import Case
 from tensorattn.plan import Plan
 from tensorattn.program import Program
 from tensorattn.rates import machine
-from tensorattn.units import check_derivatives, key_of
+from tensorattn.units import key_of
 
 RECORDED, TRANSFORMED, TRACED = "recorded", "transformed", "traced"  # how a call is watched
 PLAIN = "plain"  # traced for a format that has no operators but its own
@@ -35,10 +35,10 @@ class Request:
     plan: Asking
     memory: int | None
 
-    def asked(self, *, budgeted: bool = True, recorded: bool = False, traced: bool = False) -> Asked:
+    def asked(self, *, budgeted: bool = True, traced: bool = False) -> Asked:
         """What a plan has to be. Raises: PlanError."""
         fixed = fixed_kinds(self.program, self.plan)
-        return Asked(self.plan, self.memory if budgeted and not traced else None, recorded, traced, fixed)
+        return Asked(self.plan, self.memory if budgeted and not traced else None, traced, fixed)
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,8 @@ def specialise(
     rank = batch_rank(request.program, ranks)
     program = expand(request.program, rank)
     reads = size_reads(program, request.sizes)
+    if sizes is None:  # a call that is not traced finds them before
+        check_open(program, [name for name in index_names(program) if name not in dict(reads)])
     base = backend.exponential_base()
     on = machine(backend.name, base, device)
     case = Case(program, request.outputs, dtypes, reads, sizes, on, base, recorded=watched == RECORDED)
@@ -94,14 +96,12 @@ def decide(request: Request, case: Case, rank: int, watched: str) -> tuple[Choic
 
     `rank`: how many axes `...` stands for. Raises: PlanError; BudgetError.
     """
-    key = None
-    if watched not in ("", PLAIN) and request.plan != "dense":
-        key = _operator(request, case, rank)
-    recorded = watched == RECORDED and key is None
-    chosen = choose(case, request.asked(recorded=recorded, traced=watched in (TRACED, PLAIN)))
-    if key and chosen.plan.program != case.dense.plan.program:  # only loops change it: over ordered tuples
-        key = _operator(request, case, rank, halved=True) or key
-    return chosen, key if key and _is_worth(case, chosen, request, watched) else None
+    chosen = choose(case, request.asked(traced=watched in (TRACED, PLAIN)))
+    watching = watched not in ("", PLAIN) and request.plan != "dense"
+    if not watching or not _is_worth(case, chosen, request, watched):
+        return chosen, None
+    halved = chosen.plan.program != case.dense.plan.program  # only loops change it: over ordered tuples
+    return chosen, _operator(request, case, rank, _ratios(request, chosen), halved=halved)
 
 
 def _built(backend: backends.Backend, chosen: Choice) -> Callable[..., tuple[Any, ...]]:
@@ -114,18 +114,25 @@ def _operation(
     return backend.operation(key, tuple(n in scalars for n in program.inputs))
 
 
-def _operator(request: Request, case: Case, rank: int, *, halved: bool = False) -> str | None:
-    """The key of the program as one operator with all its derivatives; None where some no kernel computes."""
-    plan = request.plan if request.plan in PLANS and request.plan != "factored" else "auto"
-    key = key_of(
+def _operator(request: Request, case: Case, rank: int, ratios: Sequence[str] | None, *, halved: bool) -> str:
+    """The key of the program as one operator with all its derivatives."""
+    plan = request.plan
+    if plan == "factored":
+        plan = "dense"  # what no ratio takes
+    elif not isinstance(plan, str):
+        plan = "auto"
+    return key_of(
         request.program, request.outputs, request.sizes, case.dtypes, rank, case.sizes, plan, request.memory,
-        halved=halved,
+        halved=halved, ratios=ratios,
     )  # fmt: skip
-    try:
-        check_derivatives(key)
-    except RefusalError:
+
+
+def _ratios(request: Request, chosen: Choice) -> Sequence[str] | None:
+    """The statements whose reductions are factored: those asked for, else those chosen."""
+    taken = dict(chosen.chosen.recipe).get("factored", ())
+    if request.plan == "factored" or taken is None:
         return None
-    return key
+    return sorted({*taken, *(name for name, kind in request.asked().fixed.items() if kind == "factored")})
 
 
 def _is_worth(case: Case, chosen: Choice, request: Request, watched: str) -> bool:

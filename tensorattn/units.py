@@ -23,10 +23,12 @@ from tensorattn.dtypes import FLOATS
 from tensorattn.errors import PlanError
 from tensorattn.expanding import expand
 from tensorattn.extents import size_reads
+from tensorattn.factoring import factored
 from tensorattn.ir import Index
 from tensorattn.kernel import Kernel, Load, Output
 from tensorattn.kinds import Case, Draft
 from tensorattn.lowering import lower
+from tensorattn.lowering.attempts import attempts_streamed, with_loads_before
 from tensorattn.lowering.layouts import laid_out
 from tensorattn.lowering.rescaling import rebased
 from tensorattn.lowering.streaming import opened
@@ -108,7 +110,7 @@ class Unit:
         plan = replace(self.plan, nominal=tuple(sizes.items()))
         base = backends.get(backend).exponential_base()
         on = machine(backend, base, device)
-        draft = Draft(plan, rebased(self.kernel, base))
+        draft = Draft(plan, attempts_streamed(rebased(self.kernel, base), sizes, base))
         case = Case(plan.program, plan.outputs, self.dtypes, self.kernel.sizes, sizes, on, base, given=draft)
         try:
             return choose(case, self.asked).kernel
@@ -149,16 +151,19 @@ def length(size: Size, sizes: Mapping[str, Any]) -> Any:
 
 def key_of(
     program: Program, outputs: Sequence[str], sizes: Mapping[str, int], dtypes: Mapping[str, str], rank: int,
-    hints: Mapping[str, int] | None, plan: Any, memory: int | None, *, halved: bool = False,
+    hints: Mapping[str, int] | None, plan: str, memory: int | None, *, halved: bool = False,
+    ratios: Sequence[str] | None = (),
 ) -> str:  # fmt: skip
     """The key of a program: `rank` axes stand for `...`; `hints`: sizes for which contractions are ordered.
 
-    `halved`: a symmetric softmax runs over ordered tuples, in loops that leave out the others.
+    `halved`: a symmetric softmax runs over ordered tuples, in loops that leave out the others. `ratios`: the statements
+    whose reductions are factored (None: all that can be).
     """
     return json.dumps(
         dict(
             program=str(program), outputs=list(outputs), sizes=dict(sizes), dtypes=dict(dtypes), rank=rank,
             hints=None if hints is None else dict(hints), plan=plan, memory=memory, halved=halved, steps=[],
+            ratios=None if ratios is None else list(ratios),
         ),
         ensure_ascii=True,
     )  # fmt: skip
@@ -183,22 +188,16 @@ def unit(key: str) -> Unit:
     return STEPS[step](replace(inner, key=key, _functions={}), *arguments)
 
 
-@lru_cache(maxsize=MOST_UNITS)
-def check_derivatives(key: str) -> None:
-    """Raises: RefusalError where some instruction of a program has no derivative."""
-    made = unit(key)
-    given = [output.dtype in FLOATS for output in made.outputs]
-    wanted = [name for name, there in zip(made.kernel.inputs, made.floats, strict=True) if there]
-    unit(stepped(key, "adjoint", tuple(given), tuple(wanted)))
-
-
 def _first(key: str, read: Mapping[str, Any]) -> Unit:
     program = with_origins(expand(as_program(read["program"]), read["rank"]))
     reads = size_reads(program, read["sizes"])
     halved = read["halved"]
     plan = make_plan(program, tuple(read["outputs"]), read["hints"], ordered=halved)
+    ratios = read.get("ratios", [])  # keys of programs that were saved before have none
+    if ratios != []:
+        plan = factored(plan, lambda one: ratios is None or one.weights.origin in ratios).plan
     made = lower(replace(plan, kind="streamed") if halved else plan, read["dtypes"], reads)
-    kernel = laid_out(unified(replace(made, body=opened(made.body))))
+    kernel = laid_out(unified(replace(made, body=with_loads_before(opened(made.body)))))
     asked = Asked(read["plan"], read["memory"])
     return Unit(key, kernel, plan, read["dtypes"], asked)
 

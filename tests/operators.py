@@ -9,7 +9,6 @@ import torch
 import tensorattn as ta
 from tensorattn import units
 from tensorattn.backends.torch import operator
-from tensorattn.lowering.looping import RefusalError
 from tensorattn.specialising import batch_rank
 
 Function = Callable[..., tuple[torch.Tensor, ...]]
@@ -17,19 +16,15 @@ Function = Callable[..., tuple[torch.Tensor, ...]]
 
 def operation(
     text: str, tensors: Mapping[str, torch.Tensor], outputs: Sequence[str] = (), sizes: Mapping[str, int] | None = None,
-    plan: str = "streamed", *, halved: bool = False,
-) -> Function | None:  # fmt: skip
-    """The operator of a program as a function of its inputs by name; None where it has no derivative."""
+    plan: str = "streamed", *, halved: bool = False, ratios: Sequence[str] | None = (),
+) -> Function:  # fmt: skip
+    """The operator of a program as a function of its inputs by name."""
     program = ta.parse(text)
     names = tuple(outputs) or (program.defined[-1],)
     used = ta.compile(program, outputs=names, sizes=sizes).used
     dtypes = {n: str(x.dtype).removeprefix("torch.") for n, x in tensors.items()}
     rank = batch_rank(used, {n: x.ndim for n, x in tensors.items()})
-    key = units.key_of(used, names, sizes or {}, dtypes, rank, None, plan, None, halved=halved)
-    try:
-        units.check_derivatives(key)
-    except RefusalError:
-        return None
+    key = units.key_of(used, names, sizes or {}, dtypes, rank, None, plan, None, halved=halved, ratios=ratios)
     run = operator.operation(key, (False,) * len(used.inputs))
     return lambda **named: run(*[named[n] for n in used.inputs])
 

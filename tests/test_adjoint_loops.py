@@ -102,7 +102,6 @@ def test_the_operator(case: str, plan: str) -> None:
     y, L, slopes = by_loops(case, arrays, dy, dL)
     tensors = {n: torch.tensor(a, requires_grad=a.dtype == np.float64) for n, a in arrays.items()}
     operator = operators.operation(text(case), tensors, ("y", "L"), plan=plan)
-    assert operator is not None
     results = operator(**tensors)
     close([x.detach().numpy() for x in results[:1]], [y], 1e-12)
     np.testing.assert_allclose(results[1].detach().numpy(), L, rtol=1e-12)

@@ -25,9 +25,11 @@ FORMULAS = {
     "y^mu_n = softmax[nu](sum[p](c^<mu nu>_p)) v^nu_n",
     "sink": "y^<... mu>_n = softmax[nu; sink=0.5](q^<... mu>_i k^nu_i) v^nu_n",
     "gather": "y^mu_n = softmax[nu](q^mu_i k^nu_i + E_<t_nu>) v^nu_n",
+    "product": "y^mu_n = softmax[nu](q^mu_i k^nu_i) v^nu_n prod[i : i != 1](q^mu_i)",
+    "exponent": "y^mu_n = entmax[nu; alpha=1.2 + sum[p](q^mu_p ** 2) / 8](q^mu_i k^nu_i) v^nu_n",
     "lse": "S^<mu nu> = q^mu_i k^nu_i + b^<mu nu>; y^mu_n = S^<mu bar(nu)> v^nu_n; L^mu = lse[nu](S^<mu nu>)",
 }
-REFUSED = {(n, "factored") for n in FORMULAS if n not in ("pairs", "nested")}
+REFUSED = {(n, "factored") for n in FORMULAS if n not in ("pairs", "nested")} | {("exponent", "flattened")}
 SHAPES = {"q": (5, 3), "k": (7, 3), "r": (6, 3), "b": (5, 7), "v": (7, 2), "w": (6, 2), "E": (4,)}
 STEP = torch.linspace(-1, 1, 15, dtype=torch.float64).reshape(5, 3)
 
@@ -51,6 +53,21 @@ def weighed(scores: torch.Tensor, *values: torch.Tensor, mask: torch.Tensor | No
     return e @ v / torch.where(total == 0, 1, total)
 
 
+def bent(scores: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    """entmax with the exponent 1 + t, by Newton steps whose last ones carry the derivatives."""
+    tau = scores.amax(-1, keepdim=True).detach() - 1 / t.detach()
+    for n in range(40):
+        base = 1 + t * (scores - tau)
+        inside = base > 0
+        base = torch.where(inside, base, 1)
+        total, slope = (torch.where(inside, base ** (p / t), 0).sum(-1, keepdim=True) for p in (1, 1 - t))
+        tau = tau + (total - 1) / slope
+        tau = tau.detach() if n < 37 else tau
+    base = 1 + t * (scores - tau)
+    inside = base > 0
+    return torch.where(inside, torch.where(inside, base, 1) ** (1 / t), 0)
+
+
 def by_hand(name: str, q: torch.Tensor) -> torch.Tensor:
     k, r, b, v, w = (X[n].to(q) for n in "krbvw")
     match name:
@@ -64,6 +81,10 @@ def by_hand(name: str, q: torch.Tensor) -> torch.Tensor:
             return weighed(weighed((q @ r.T)[:, None] + k @ r.T, w).sum(-1), v)
         case "sink":
             return weighed(q @ k.T, v, sink=math.exp(0.5))
+        case "product":
+            return weighed(q @ k.T, v) * q[:, :1] * q[:, 2:]
+        case "exponent":
+            return bent(q @ k.T, 0.2 + (q * q).sum(-1, keepdim=True) / 8) @ v
         case "gather":
             return weighed(q @ k.T + X["E"].to(q)[X["t"]], v)
     return weighed(q @ k.T + b, v) + (q @ k.T + b).exp().sum(-1, keepdim=True).log()
@@ -194,7 +215,8 @@ def _cases() -> list[tuple[str, str, str]]:
     """Every mode, formula and plan with some others, not with each pair of them; the plain modes twice."""
     names, plans = list(FORMULAS), ("streamed", "flattened", "auto", "dense")
     twice = [*MODES, "grad", "jvp", "vmap", "hessian"]
-    return [(mode, names[n % len(names)], plans[(n + n // 4) % 4]) for n, mode in enumerate(twice)]
+    factored = [("vmap of grad", "pairs", "factored"), ("hessian", "nested", "factored")]
+    return [(mode, names[n % len(names)], plans[(n + n // 4) % 4]) for n, mode in enumerate(twice)] + factored
 
 
 @pytest.mark.parametrize(("mode", "name", "plan"), _cases())

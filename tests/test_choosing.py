@@ -129,7 +129,7 @@ def table(monkeypatch):
 
     def put(**more):
         found = MappingProxyType({**kinds.KINDS, **more})
-        for module in ("choosing", "wording", "asking"):
+        for module in ("choosing", "wording"):
             monkeypatch.setattr(f"tensorattn.{module}.KINDS", found)
 
     return put

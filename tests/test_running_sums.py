@@ -76,6 +76,22 @@ def test_accumulate(library, dtype, windows):
 
 
 @BOTH
+@pytest.mark.parametrize(("at_most", "at_least"), [(0, None), (-1, 1), (None, -3)])
+def test_running_products(library, at_most, at_least):
+    instruction = Accumulate(
+        kernels.register("r", "h i"), kernels.register("x", "h t"), Index("t"), Index("i"), at_most, at_least, "prod"
+    )
+    for length, size in ((7, 7), (5, 3), (3, 7), (0, 3), (3, 0)):
+        x = kernels.random(2, length).round()
+        found = kernels.one(library, {"x": ("h t", "float64")}, instruction, x, sizes=(("i", size),))
+        t, i = np.arange(length), np.arange(size)[:, None]
+        there = np.zeros((size, length), bool)
+        there |= False if at_most is None else t - i <= at_most
+        there |= False if at_least is None else t - i >= at_least
+        kernels.close(found, np.where(there, x[:, None], 1).prod(-1))
+
+
+@BOTH
 def test_long_sums_keep_their_digits(library):
     text = "c_i = sum[t : t <= i](x_t) ones_i"
     x = np.full(20_000, 0.1, np.float32)

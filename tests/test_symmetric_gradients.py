@@ -46,7 +46,6 @@ def check(text: str, x: dict[str, np.ndarray], orders: tuple[int, ...] = (1, 2))
     """Gradients of these orders and tangents."""
     tensors = {n: torch.from_numpy(a) for n, a in x.items()}
     operator = operators.operation(text, tensors, halved=True)
-    assert operator is not None
     dense = ta.compile(text, plan="dense")
     ours, floats = operators.of_floats(operator, tensors)
     plain, _ = operators.of_floats(lambda **named: (dense(named),), tensors)
@@ -84,7 +83,6 @@ def test_an_excluded_key_that_is_not_finite(poison: float) -> None:
     for name in "kv":
         bad[name][4] = poison
     operator = operators.operation(POISONED[4], tame, halved=True)
-    assert operator is not None
     found = []
     for tensors in (tame, {n: a.requires_grad_() for n, a in bad.items()}):
         (y,) = operator(**tensors)

@@ -15,14 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from tensorattn.adjoining.branches import branched
+from tensorattn.adjoining.branches import attempted, branched
 from tensorattn.adjoining.emitting import Emitter
 from tensorattn.adjoining.rules import Terms, off_diagonal, terms
 from tensorattn.adjoining.saving import Saved, weighted
-from tensorattn.kernel import IfFinite, Instruction, Kernel, Load, Normalised, Output
-from tensorattn.lowering.liveness import makes, reads, without_dead
+from tensorattn.kernel import Attempt, IfFinite, Instruction, Kernel, Load, Normalised, Output
+from tensorattn.lowering.liveness import made_within, makes, reads, without_dead
 from tensorattn.lowering.unifying import unified
 from tensorattn.parts import Register
 
@@ -52,12 +51,12 @@ class Sweep:
     def back(self, body: Sequence[Instruction], saved: Saved | None = None) -> None:
         """From the cotangents of results to those of what the body reads. Raises: RefusalError."""
         for made in reversed(body):
-            outs = [r for r in makes(made) if r.name in self.bars]
-            if not outs:
+            bar = self.of(made.out)  # type: ignore[union-attr]  # what else an instruction makes is a constant
+            if isinstance(made, Attempt):
+                found = attempted(self, made)
+            elif bar is None:
                 continue
-            bar = self.of(outs[0])
-            assert bar is not None
-            if isinstance(made, IfFinite):
+            elif isinstance(made, IfFinite):
                 found = branched(self, made, bar)
             elif isinstance(made, Normalised) and saved is not None and made.out.name in saved.clusters:
                 found = weighted(self.e, made, bar, saved.clusters[made.out.name], self.of)
@@ -116,13 +115,8 @@ def gradient_names(kernel: Kernel, wanted: Sequence[str]) -> list[str]:
 
 def _stem(kernel: Kernel) -> str:
     """The beginning of names that no register and no input of the kernel has."""
-    names = {r.name for i in kernel.body for r in _every(i)} | set(kernel.inputs)
+    names = {r.name for r in made_within(kernel.body)} | set(kernel.inputs)
     return next(stem for n in range(len(names) + 1) if not any(name.startswith(stem := f"d{n}_") for name in names))
-
-
-def _every(instruction: Any) -> list[Register]:
-    inner = (i for side in ("fast", "safe") for i in getattr(instruction, side, ()))
-    return [*makes(instruction), *(r for i in inner for r in _every(i))]
 
 
 def _loaded(e: Emitter, output: Output, name: str) -> Register:

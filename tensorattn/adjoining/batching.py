@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tensorattn.ir import Index
-from tensorattn.kernel import Arrange, Gather, IfFinite, Instruction, Kernel, Load, Output, Scatter, View
+from tensorattn.kernel import Arrange, Attempt, Fold, Gather, IfFinite, Instruction, Kernel, Load, Output, Scatter, View
 from tensorattn.lowering.liveness import makes, reads
 from tensorattn.lowering.unifying import renamed
 from tensorattn.parts import Register
@@ -53,9 +53,11 @@ def _lifted(made: Instruction, names: frozenset[str], axis: Index, lifted: dict[
             return _scattered(made, source, positions, axis, lifted)
         case IfFinite(fast=fast, safe=safe):
             lifted[made.out.name] = out = replace(made.out, axes=(axis, *made.out.axes))
-            sides = (_side(side, out, names, axis, lifted) for side in (fast, safe))
+            sides = (_side(side, (out,), names, axis, lifted)[0] for side in (fast, safe))
             values = tuple(lifted.get(v.name, v) for v in made.values)
             return [IfFinite(out, values, *sides)]
+        case Attempt():
+            return [_attempted(made, names, axis, lifted)]
     for out in makes(made):
         lifted[out.name] = replace(out, axes=(axis, *out.axes))
     return [*_whole(made, axis, lifted), renamed(made, lifted)]
@@ -96,19 +98,31 @@ def _scattered(
 
 
 def _side(
-    side: tuple[Instruction, ...], out: Register, names: frozenset[str], axis: Index, lifted: dict[str, Register]
-) -> tuple[Instruction, ...]:
-    """A side of a branch, whose last act is to write `out` with the axis."""
-    inner = dict(lifted)
-    inner.pop(out.name, None)
+    side: tuple[Instruction, ...], outs: tuple[Register, ...], names: frozenset[str], axis: Index,
+    lifted: Mapping[str, Register],
+) -> tuple[tuple[Instruction, ...], dict[str, Register]]:  # fmt: skip
+    """A side of a branch that makes `outs` with the axis, and what else has it there."""
+    inner = {name: register for name, register in lifted.items() if name not in {out.name for out in outs}}
     body = [i for made in side for i in _lifted(made, names, axis, inner)]
-    last = side[-1].out  # type: ignore[union-attr]
-    if inner.get(last.name) == out:
-        return tuple(body)
-    plain = replace(last, name=f"{axis.name}{last.name}")
-    narrow = inner.get(last.name, last)
-    body[-1] = renamed(body[-1], {last.name: replace(narrow, name=plain.name)})
-    return (*body, Arrange(out, replace(narrow, name=plain.name)))
+    for out in outs:
+        if inner.get(out.name) != out:  # the same for all
+            narrow = Register(f"{axis.name}{out.name}", tuple(i for i in out.axes if i != axis), out.dtype)
+            body = [renamed(i, {out.name: narrow}) for i in body]
+            body.append(Arrange(out, narrow))
+    return tuple(body), inner
+
+
+def _attempted(made: Attempt, names: frozenset[str], axis: Index, lifted: dict[str, Register]) -> Attempt:
+    """For all at once: the test has to hold for each."""
+    outs = tuple(replace(out, axes=(axis, *out.axes)) for out in made.outs)
+    lifted |= {out.name: out for out in outs}
+    fast, inner = _side(made.fast, outs, names, axis, lifted)
+    fallback, _ = _side(made.fallback, outs, names, axis, lifted)
+    test = made.test
+    if (each := inner.get(test.name)) is not None:
+        test = Register(f"{axis.name}{test.name}", (), test.dtype)
+        fast = (*fast, Fold(test, "all", each))
+    return Attempt(outs, test, fast, fallback)
 
 
 def _shifted(read: SizeRead, names: frozenset[str]) -> SizeRead:

@@ -1,4 +1,4 @@
-"""The adjoint of a branch on finite values: for each operand a branch on the same values, with both sides adjoined.
+"""The adjoint of a branch, a branch on the same values with both sides adjoined: on finite values one for each operand.
 
 A product below a predicate keeps its excluded operands from doing harm: where some are not finite, they count as 0. Its
 adjoint does the same, for the cotangent is exactly 0 wherever the predicate excludes.
@@ -6,13 +6,13 @@ adjoint does the same, for the cotangent is exactly 0 wherever the predicate exc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tensorattn.adjoining.emitting import Emitter
-from tensorattn.kernel import Apply, Arrange, Cast, Contract, IfFinite, Instruction
-from tensorattn.lowering.liveness import makes, outside_reads, reads, without_dead
+from tensorattn.kernel import Apply, Arrange, Attempt, Cast, Contract, IfFinite, Instruction
+from tensorattn.lowering.liveness import made_within, makes, outside_reads, reads, without_dead
 from tensorattn.lowering.masks import POLES
 from tensorattn.lowering.unifying import renamed
 from tensorattn.parts import Literal, Register
@@ -66,16 +66,7 @@ def _cleaned(sweep: Sweep, body: Body, but: Register) -> Body:
 
 def _side(sweep: Sweep, body: Body, result: Register, bar: Register, operand: Register, out: Register) -> Body | None:
     """One side run again and adjoined, down to the cotangent of the operand; None where it does not depend on it."""
-    from tensorattn.adjoining import Sweep, activity
-
-    sweep.e.count += 1
-    stem = f"{sweep.e.stem}{sweep.e.count}_"
-    own = {r.name: replace(r, name=f"{stem}{r.name}") for i in body for r in makes(i)}
-    again = tuple(renamed(i, own) for i in body)
-    e = Emitter(f"{stem}a", list(again))
-    inner = Sweep(e, activity(again, frozenset({operand.name})), {})
-    inner.add(own[result.name], bar)
-    inner.back(again)
+    e, _, inner = _again(sweep, body, [(result, bar)], [operand])
     found = inner.of(operand)
     if found is None:
         return None
@@ -86,5 +77,45 @@ def _side(sweep: Sweep, body: Body, result: Register, bar: Register, operand: Re
     return (*live, Arrange(out, found))
 
 
+def _again(
+    sweep: Sweep, body: Body, bars: Iterable[tuple[Register, Register]], operands: Iterable[Register]
+) -> tuple[Emitter, dict[str, Register], Sweep]:
+    """A body run again under names of its own, and adjoined from the cotangents of results to those of operands."""
+    from tensorattn.adjoining import Sweep, activity
+
+    sweep.e.count += 1
+    stem = f"{sweep.e.stem}{sweep.e.count}_"
+    own = {r.name: replace(r, name=f"{stem}{r.name}") for r in made_within(body)}
+    again = tuple(renamed(i, own) for i in body)
+    e = Emitter(f"{stem}a", list(again))
+    inner = Sweep(e, activity(again, frozenset(r.name for r in operands)), {})
+    for result, bar in bars:
+        inner.add(own[result.name], bar)
+    inner.back(again)
+    return e, own, inner
+
+
 def _is_plain(instruction: Instruction) -> bool:
     return not isinstance(instruction, IfFinite) and len(makes(instruction)) == 1
+
+
+def attempted(sweep: Sweep, made: Attempt) -> Iterator[tuple[Register, Register]]:
+    """What the cotangents of the results give to all operands: an attempt with the same test, both sides adjoined."""
+    bars = [(out, bar) for out in made.outs if (bar := sweep.of(out)) is not None]
+    if not bars:
+        return
+    operands = sorted((r for r in reads(made) if r.name in sweep.active), key=lambda r: r.name)
+    sides = [_again(sweep, side, bars, operands) for side in (made.fast, made.fallback)]
+    found = [[inner.of(operand) for operand in operands] for _, _, inner in sides]
+    taken = [n for n in range(len(operands)) if any(terms[n] is not None for terms in found)]
+    outs = tuple(sweep.e.register(operands[n].axes, operands[n].dtype) for n in taken)
+    test = sides[0][1].get(made.test.name, made.test)
+    bodies = []
+    for (e, _, _), terms, results in zip(sides, found, ((*outs, test), outs), strict=True):
+        for n, out in zip(taken, outs, strict=True):
+            term = terms[n]
+            e.emit(Arrange(out, e.full(0, out.axes, out.dtype) if term is None else term))
+        bodies.append(without_dead(tuple(e.body), results))
+    if outs:
+        sweep.e.body.append(Attempt(outs, test, *bodies))
+    yield from ((operands[n], out) for n, out in zip(taken, outs, strict=True))

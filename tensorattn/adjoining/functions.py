@@ -65,7 +65,7 @@ def _tabled(e: Emitter, function: str, arguments: Sequence[Operand], number: int
     if function not in table.TABLE or (function in ("maximum", "minimum") and len(arguments) != 2):
         raise RefusalError(f"there is no rule for the derivative of {function} of {len(arguments)} arguments")
     found = table.partials(function, tuple(_named(n, a) for n, a in enumerate(arguments)))[number]
-    return None if found is None else [_made(e, found, arguments, dtype)]
+    return None if found is None else [made_of(e, found, arguments, dtype)]
 
 
 def _named(number: int, argument: Operand) -> Expr:
@@ -75,8 +75,8 @@ def _named(number: int, argument: Operand) -> Expr:
     return Tensor(str(number))
 
 
-def _made(e: Emitter, node: Expr, arguments: Sequence[Operand], dtype: str) -> Operand:
-    """An expression of the table as instructions."""
+def made_of(e: Emitter, node: Expr, arguments: Sequence[Operand], dtype: str) -> Operand:
+    """An expression as instructions, in which the tensor `n` is argument number n."""
     match node:
         case Number(value=value):
             return Literal(value)
@@ -89,7 +89,7 @@ def _made(e: Emitter, node: Expr, arguments: Sequence[Operand], dtype: str) -> O
         case Map(function="negate", arguments=(Number(value=value),)):
             return Literal(-value)
         case Map(function=function, arguments=parts):
-            operands = [_made(e, part, arguments, dtype) for part in parts]
+            operands = [made_of(e, part, arguments, dtype) for part in parts]
             if function in BOOLEAN:
                 return e.apply(function, *operands, dtype="bool")
             return e.apply("select" if function == "where" else function, *operands, dtype=dtype)
@@ -97,7 +97,7 @@ def _made(e: Emitter, node: Expr, arguments: Sequence[Operand], dtype: str) -> O
 
 
 def _joined(e: Emitter, function: str, parts: Sequence[Expr], arguments: Sequence[Operand], dtype: str) -> Operand:
-    first, *rest = (_made(e, part, arguments, dtype) for part in parts)
+    first, *rest = (made_of(e, part, arguments, dtype) for part in parts)
     for other in rest:
         first = e.apply(function, first, other, dtype=dtype)
     return first

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tensorattn.adjoining.emitting import Emitter
+from tensorattn.adjoining.functions import made_of
+from tensorattn.differentiating import normalisers as formulas
+from tensorattn.ir import Expr, Tensor
 from tensorattn.kernel import Normalised
-from tensorattn.lowering.looping import RefusalError
 from tensorattn.parts import Literal, Operand, Register
 
 
@@ -21,14 +23,12 @@ def normalised(e: Emitter, made: Normalised, bar: Register) -> Iterator[tuple[Re
             yield from _softmax(e, made, bar, options.get("sink"))
         case "sparsemax":
             yield made.score, _sparse(e, made, bar, _support(e, made))
-        case "entmax" if isinstance(alpha := options["alpha"], Literal):
-            yield made.score, _entmax(e, made, bar, alpha)
+        case "entmax":
+            yield from _entmax(e, made, bar, options["alpha"])
         case "l1norm":
             yield from _l1norm(e, made, bar, options.get("eps", Literal(0.0)))
         case "l2norm":
             yield made.score, _l2norm(e, made, bar)
-        case _:
-            raise RefusalError(f"there is no rule for the derivative of {made.kind} by its exponent")
 
 
 def _times(e: Emitter, *factors: Operand, made: Normalised) -> Register:
@@ -65,19 +65,37 @@ def _sparse(e: Emitter, made: Normalised, bar: Register, slopes: Register) -> Re
     return _times(e, slopes, e.apply("subtract", bar, mean, dtype=bar.dtype), made=made)
 
 
-def _entmax(e: Emitter, made: Normalised, bar: Register, alpha: Literal) -> Register:
-    value = alpha.value
-    if not isinstance(value, (int, float)):
-        raise RefusalError("there is no rule for the derivative of entmax with an exponent that is a size")
-    if value == 1:
-        mean = _mean(e, made, bar, made.out)
-        return _times(e, made.out, e.apply("subtract", bar, mean, dtype=bar.dtype), made=made)
-    if value == 2:
-        return _sparse(e, made, bar, _support(e, made))
+def _entmax(e: Emitter, made: Normalised, bar: Register, alpha: Operand) -> Iterator[tuple[Register, Register]]:
+    dtype = made.out.dtype
     inside = e.apply("greater", made.out, Literal(0), dtype="bool")
-    base = e.select(inside, made.out, Literal(1.0), made.out.dtype)
-    slopes = e.apply("power", base, Literal(2.0 - value), dtype=made.out.dtype)
-    return _sparse(e, made, bar, e.select(inside, slopes, Literal(0.0), made.out.dtype))
+    base = e.select(inside, made.out, Literal(1.0), dtype)
+    known = alpha.value if isinstance(alpha, Literal) else None
+    if isinstance(known, (int, float)):
+        exponent: Operand = Literal(2.0 - known)
+    else:
+        alpha = alpha if isinstance(alpha, Register) else e.scalar(alpha, dtype)
+        exponent = e.apply("subtract", Literal(2.0), alpha, dtype=dtype)
+    slopes = e.apply("power", base, exponent, dtype=dtype, like=made.score.axes)
+    yield made.score, _sparse(e, made, bar, e.select(inside, slopes, Literal(0.0), dtype))
+    if known is None:
+        yield alpha, _by_exponent(e, made, bar, alpha)  # type: ignore[arg-type, misc]
+
+
+def _by_exponent(e: Emitter, made: Normalised, bar: Register, alpha: Register) -> Register:
+    """Σ bar·∂W/∂α, by the formula that gradient programs have."""
+
+    def value(node: Expr, *arguments: Operand) -> Register:
+        return made_of(e, node, arguments, bar.dtype)  # type: ignore[return-value]
+
+    a, b, c, d, f = (Tensor(str(n)) for n in range(5))
+    t = e.apply("subtract", alpha, Literal(1.0), dtype=bar.dtype)
+    u = value(formulas.surprise(a), made.out)
+    bend = value(formulas.bend(a, b), u, e.apply("multiply", t, u, dtype=bar.dtype, like=made.score.axes))
+    means = (_mean(e, made, made.out, x) for x in (u, bend))
+    above, below = formulas.by_exponent(a, b, c, d, f)
+    arguments = (t, u, bend, *means)
+    factors = (value(above, *arguments), value(below, *arguments))
+    return e.pulled([bar, made.out, *factors], made.score.axes, alpha.axes)
 
 
 def _admitted(e: Emitter, made: Normalised) -> Register:

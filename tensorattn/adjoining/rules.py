@@ -26,6 +26,7 @@ from tensorattn.kernel import (
     Load,
     LogSumExp,
     Normalised,
+    Powers,
     Scatter,
     SegmentSum,
     View,
@@ -82,8 +83,19 @@ def _fold(e: Emitter, made: Fold, bar: Register) -> Terms:
         ties = e.cast(same, made.out.dtype)
         share = e.apply("divide", bar, e.fold("sum", ties, gone), dtype=made.out.dtype)
         yield source, e.apply("multiply", ties, share, dtype=made.out.dtype, like=source.axes)
-    elif made.kind not in ("any", "all"):
-        raise RefusalError(f"there is no rule for the derivative of a {made.kind}")
+    elif made.kind == "prod":
+        yield source, e.pulled([bar, *_others(e, source, gone)], source.axes, source.axes)
+
+
+def _others(e: Emitter, source: Register, gone: Sequence[Index]) -> Iterator[Register]:
+    """For each entry the product of all the others, as factors: those beside it along one index after the other.
+
+    Nothing is divided, so that it is right with zeros among them.
+    """
+    for index in gone:
+        out = e.register(source.axes, source.dtype)
+        yield e.emit(Accumulate(out, source, index, index, ((None, -1), (1, None)), kind="prod"))
+        source = e.fold("prod", source, [index])
 
 
 def exponentials(e: Emitter, score: Register, total: Register, where: Register | None) -> Register:
@@ -96,6 +108,13 @@ def exponentials(e: Emitter, score: Register, total: Register, where: Register |
     less = e.apply("subtract", score, shift, dtype=score.dtype, like=score.axes)
     admitted = less if where is None else e.select(where, less, Literal(-inf), score.dtype)
     return e.apply("exp", admitted, dtype=score.dtype)
+
+
+def _powers(e: Emitter, made: Powers, bar: Register) -> Terms:
+    """The maximum is a constant."""
+    found = e.apply("multiply", bar, made.out, dtype=bar.dtype, like=made.score.axes)
+    where = made.where
+    yield made.score, found if where is None else e.select(where, found, Literal(0.0), bar.dtype)
 
 
 def _log_sum_exp(e: Emitter, made: LogSumExp, bar: Register) -> Terms:
@@ -139,9 +158,30 @@ def _segment_sum(e: Emitter, made: SegmentSum, bar: Register) -> Terms:
 
 def _accumulate(e: Emitter, made: Accumulate, bar: Register) -> Terms:
     """What t ≤ i + n sums along t, i ≥ t − n sums along i."""
+    if made.kind == "prod":
+        yield made.source, _running_product(e, made, bar)
+        return
     whole = e.whole(bar, tuple(made.along if i == made.axis else i for i in made.source.axes))
     out = e.register(made.source.axes, bar.dtype)
     yield made.source, e.emit(Accumulate(out, whole, made.along, made.axis, turned(made.windows)))
+
+
+def _running_product(e: Emitter, made: Accumulate, bar: Register) -> Register:
+    """Each product in full: Σ_i bar_i · (what is t for i ? the product of the others that are : 0)."""
+    source, t, i = made.source, made.axis, made.along
+    if i in source.axes:
+        i = Index(i.name, max(a.number for a in (*source.axes, *bar.axes) if a.name == i.name) + 1)
+    whole = e.whole(bar, tuple(made.along if a == t else a for a in source.axes))
+    each = tuple(i if a == t else a for a in source.axes)
+    rows = whole if each == whole.axes else e.emit(View(e.register(each, bar.dtype), whole, tuple((a,) for a in each)))
+    ahead = e.apply("subtract", e.iota(t), e.iota(i), dtype="int64")
+    sides = [side for low, high in made.windows for side in (("greater_equal", low), ("less_equal", high))]
+    chosen = [e.apply(name, ahead, Literal(bound), dtype="bool") for name, bound in sides if bound is not None]
+    there = chosen[0] if len(chosen) == 1 else e.apply("or", *chosen, dtype="bool")
+    entries = e.apply("select", there, source, Literal(1.0), dtype=source.dtype, like=(i, *source.axes))
+    (others,) = _others(e, entries, (t,))
+    found = e.apply("select", there, others, Literal(0.0), dtype=source.dtype, like=others.axes)
+    return e.pulled([rows, found], others.axes, source.axes)
 
 
 def _view(e: Emitter, made: View, bar: Register) -> Terms:
@@ -188,6 +228,6 @@ def _normalised(e: Emitter, made: Normalised, bar: Register) -> Terms:
 RULES: dict[type, Callable[[Emitter, Any, Register], Terms]] = {
     Apply: _apply, Contract: _contract, Cast: _cast, Arrange: _arrange, Fold: _fold, LogSumExp: _log_sum_exp,
     Gather: _gather, Scatter: _scatter, SegmentSum: _segment_sum, View: _view, Join: _join, Normalised: _normalised,
-    Accumulate: _accumulate,
+    Accumulate: _accumulate, Powers: _powers,
     CheckRange: _none, Fill: _none, Iota: _none, Largest: _none, Load: _none,
 }  # fmt: skip

@@ -26,17 +26,18 @@ def write_if_finite(writer: Writer, instruction: IfFinite, write_all: WriteAll) 
 
 def write_attempt(writer: Writer, instruction: Attempt, write_all: WriteAll) -> None:
     """The fast side straight on; then a branch whose first side only lets go of what the fallback alone would need."""
-    name, known = writer.join(instruction.out), {*writer.owners, INPUT}
+    names, known = [writer.join(out) for out in instruction.outs], {*writer.owners, INPUT}
     write_all(writer, instruction.fast)
-    owners = {writer.owners[name]}
+    owners = {name: {writer.owners[name]} for name in names}
     writer.line(f"if holds({writer.read(instruction.test).source}):")
     with writer.indented():
         writer.line("pass")
     writer.line("else:")
     with writer.indented():
         write_all(writer, instruction.fallback)
-    owners.add(writer.owners[name])
-    writer.owners[name] = INPUT if owners & known else name
+    for name, found in owners.items():
+        found.add(writer.owners[name])
+        writer.owners[name] = INPUT if found & known else name
 
 
 def write_if_bounded(writer: Writer, instruction: IfBounded, write_all: WriteAll) -> None:

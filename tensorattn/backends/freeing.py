@@ -35,9 +35,9 @@ class _Freeing:
         found = (part.id for node in nodes for part in ast.walk(node) if isinstance(part, ast.Name))
         return frozenset(found) & self.arrays
 
-    def made(self, *nodes: ast.AST) -> frozenset[str]:
-        """The arrays that are assigned somewhere in the nodes."""
-        names = (part for node in nodes for part in ast.walk(node) if isinstance(part, ast.Name))
+    def made(self, node: ast.AST) -> frozenset[str]:
+        """The arrays that are assigned somewhere in the node."""
+        names = (part for part in ast.walk(node) if isinstance(part, ast.Name))
         return frozenset(name.id for name in names if isinstance(name.ctx, ast.Store)) & self.arrays
 
     def visit(self, body: Sequence[ast.stmt], before: frozenset[str], later: frozenset[str], *, last: bool) -> None:
@@ -45,10 +45,12 @@ class _Freeing:
         if last and isinstance(body[-1], ast.Return):
             later |= self.mentioned(body[-1])
             body = body[:-1]
+        known = [before]
+        for statement in body:
+            known.append(known[-1] | self.made(statement))
         for number in reversed(range(len(body))):
             statement = body[number]
-            here = before | self.made(*body[:number])
-            self._statement(statement, here, later, last=last and number == len(body) - 1)
+            self._statement(statement, known[number], later, last=last and number == len(body) - 1)
             later |= self.mentioned(statement)
 
     def _statement(self, statement: ast.stmt, before: frozenset[str], later: frozenset[str], *, last: bool) -> None:

@@ -23,7 +23,7 @@ def gather(writer: Writer, instruction: Gather) -> None:
     places = [positions[n] for n in other]
     shared = tuple(i for i in out.axes if any(i in (p.axes if isinstance(p, Register) else (p,)) for p in places))
     keys = [":"] * len(plain) + [_place(writer, p, shared) for p in places]
-    source = f"{atom(table.source)}[{', '.join(keys)}]"
+    source = f"occupied({table.source}, {len(plain)})[{', '.join(keys)}]"
     if not shared:  # read through positions of one entry: a lone number would be a view, or wait for the device
         source += f"[{', '.join([*(':' for _ in plain), '0'])}]"
     return writer.assign(out, Text(source, (*kept, *shared)))

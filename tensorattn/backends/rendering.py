@@ -82,7 +82,7 @@ def _registers(body: Sequence[Instruction]) -> list[Register]:
                 found += [*(c.state for c in instruction.carry), *(s.out for s in instruction.stacked)]
                 found += _registers(instruction.body) + _registers(instruction.merge)
             case Attempt():
-                found += [instruction.out, *_registers(instruction.fast), *_registers(instruction.fallback)]
+                found += [*instruction.outs, *_registers(instruction.fast), *_registers(instruction.fallback)]
             case IfBounded():
                 found += _registers((*instruction.fast, *instruction.safe))
             case IfFinite():
@@ -332,6 +332,7 @@ def _accumulate(writer: Writer, instruction: Accumulate) -> None:
     source, axis = writer.read(instruction.source, instruction.out.dtype), instruction.axis
     parts = [source.source, str(source.axes.index(axis)), writer.length(instruction.along)]
     parts += map(str, instruction.windows)
+    parts += ["kind='prod'"] if instruction.kind == "prod" else []
     kept = tuple(instruction.along if index == axis else index for index in source.axes)
     writer.assign(instruction.out, Text(f"accumulate({', '.join(parts)})", kept))
 

@@ -34,7 +34,8 @@ def _power(base: Expr, exponent: Expr) -> Partials:
     fixed = constant(exponent)
     if fixed is None:
         lower = times(exponent, call("power", base, add(exponent, negate(Number(1)))))
-        return where(call("equal", exponent, Number(0)), Number(0), lower), by_exponent
+        none = both(call("equal", exponent, Number(0)), call("equal", base, Number(0)))
+        return where(none, Number(0), lower), by_exponent
     if fixed in (0, 1):
         return (None if fixed == 0 else Number(1)), by_exponent
     lower = base if fixed == 2 else call("power", base, number(fixed - 1))

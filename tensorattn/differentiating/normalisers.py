@@ -95,18 +95,33 @@ def _by_alpha(w: Weights) -> Found:
 
 
 def _exponent(w: Weights, alpha: Expr) -> Context:
-    """∂W/∂α = W (D̄ (1 + t u) − D (1 + t ū)) / (1 + t (ū + t D̄)), where nothing cancels at α = 1.
-
-    t = α − 1, u = −log W on the support, D = u² φ(t u) with φ(z) = (e^z − 1 − z) / z²; D̄ and ū are means under W.
-    """
+    """The formula of `by_exponent`, its parts as statements."""
     t = subtract(alpha, Number(1))
-    u = w.value(where(call("greater", w.tensor, Number(0)), negate(call("log", w.tensor)), Number(0)), "Surprise")
-    bend = w.value(times(call("power", u, Number(2)), _second(w.value(times(t, u), "Fall"))), "Bend")
-    means = [w.value(Product((w.tensor, x), w.node.indices), role) for x, role in ((u, "Entropy"), (bend, "Bends"))]
-    difference = subtract(times(means[1], add(Number(1), times(t, u))), times(bend, add(Number(1), times(t, means[0]))))
-    below = add(Number(1), times(t, add(means[0], times(t, means[1]))))
-    factors = (w.tensor, *w.cotangent.factors, difference, call("reciprocal", below))
+    u = w.value(surprise(w.tensor), "Surprise")
+    bent = w.value(bend(u, w.value(times(t, u), "Fall")), "Bend")
+    means = [w.value(Product((w.tensor, x), w.node.indices), role) for x, role in ((u, "Entropy"), (bent, "Bends"))]
+    factors = (w.tensor, *w.cotangent.factors, *by_exponent(t, u, bent, *means))
     return Context(factors, w.scope, (), w.cotangent.negative)
+
+
+def by_exponent(t: Expr, u: Expr, bend: Expr, mean_u: Expr, mean_bend: Expr) -> tuple[Expr, Expr]:
+    """∂W/∂α over W, as two factors: (D̄ (1 + t u) − D (1 + t ū)) / (1 + t (ū + t D̄)); nothing cancels at α = 1.
+
+    t = α − 1, u: `surprise`, D: `bend`; D̄ and ū are means under W.
+    """
+    above = subtract(times(mean_bend, add(Number(1), times(t, u))), times(bend, add(Number(1), times(t, mean_u))))
+    below = add(Number(1), times(t, add(mean_u, times(t, mean_bend))))
+    return above, call("reciprocal", below)
+
+
+def surprise(weights: Expr) -> Expr:
+    """−log W on the support, else 0."""
+    return negate(call("log", where(call("greater", weights, Number(0)), weights, Number(1))))
+
+
+def bend(u: Expr, fall: Expr) -> Expr:
+    """D = u² φ(t u); `fall`: t u."""
+    return times(call("power", u, Number(2)), _second(fall))
 
 
 def _second(z: Expr) -> Expr:

@@ -9,41 +9,58 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tensorattn.kernel import Attempt, Instruction, Kernel, Output
-from tensorattn.lowering.liveness import outside_reads
+from tensorattn.kernel import Attempt, Instruction, Kernel, Load, Output
+from tensorattn.lowering.liveness import made_within, outside_reads
 from tensorattn.lowering.streaming import streamed
+from tensorattn.lowering.unifying import renamed
 from tensorattn.parts import Register
 
 
-def attempts_streamed(kernel: Kernel, sizes: Mapping[str, int], base: str, tile_entries: int | None = None) -> Kernel:
-    """The kernel with loops in the bodies of its attempts, whatever the size of the softmax."""
-    return replace(kernel, body=tuple(_streamed(i, kernel, sizes, base, tile_entries) for i in kernel.body))
+def attempts_streamed(
+    kernel: Kernel, sizes: Mapping[str, int], base: str, tile_entries: int | None = None, stem: str = "a"
+) -> Kernel:
+    """The kernel with loops in the bodies of its attempts, whatever the size of the softmax.
+
+    `stem`: the beginning of the names of what these make, for sides may read the same registers.
+    """
+    body = list(kernel.body)
+    for number, made in enumerate(body):
+        if isinstance(made, Attempt):
+            sides = []
+            for word, side, results in (("f", made.fast, (*made.outs, made.test)), ("s", made.fallback, made.outs)):
+                inner = _side(kernel, side, results)
+                name = f"{stem}{number}{word}"
+                inner = attempts_streamed(inner, sizes, base, tile_entries, name)
+                looped = streamed(inner, sizes, base, asked=word == "s", tile_entries=tile_entries).kernel.body
+                sides.append(_named(looped, inner.body, results, f"{name}_"))
+            body[number] = replace(made, fast=sides[0], fallback=sides[1])
+    return replace(kernel, body=tuple(body))
 
 
-def _streamed(
-    instruction: Instruction, kernel: Kernel, sizes: Mapping[str, int], base: str, tile_entries: int | None
-) -> Instruction:
-    if not isinstance(instruction, Attempt):
-        return instruction
-    out, test = instruction.out, instruction.test
-    fast = _body(instruction.fast, (out, test), kernel, sizes, base, tile_entries, asked=False)
-    fallback = _body(instruction.fallback, (out,), kernel, sizes, base, tile_entries, asked=True)
-    return replace(instruction, fast=fast, fallback=fallback)
-
-
-def _body(
-    body: tuple[Instruction, ...],
-    results: tuple[Register, ...],
-    kernel: Kernel,
-    sizes: Mapping[str, int],
-    base: str,
-    tile_entries: int | None,
-    *,
-    asked: bool,
-) -> tuple[Instruction, ...]:
-    """The body with loops, unless that changes what passes between it and the rest."""
+def _side(kernel: Kernel, body: tuple[Instruction, ...], results: tuple[Register, ...]) -> Kernel:
     outputs = tuple(Output(r.name, r, tuple((index,) for index in r.axes), r.dtype) for r in results)
-    inner = attempts_streamed(replace(kernel, body=body, outputs=outputs), sizes, base, tile_entries)
-    found = streamed(inner, sizes, base, asked=asked, tile_entries=tile_entries).kernel.body
-    same = getattr(found[-1], "out", None) == results[0] and outside_reads(found) <= outside_reads(inner.body)
-    return found if same else inner.body
+    return replace(kernel, body=body, outputs=outputs)
+
+
+def _named(
+    looped: tuple[Instruction, ...], plain: tuple[Instruction, ...], results: tuple[Register, ...], stem: str
+) -> tuple[Instruction, ...]:
+    """The body with loops, unless that changes what passes between it and the rest; new registers bear the stem."""
+    known, made = set(made_within(plain)), set(made_within(looped))
+    if not (outside_reads(looped) <= outside_reads(plain) and known & set(results) <= made):
+        return plain
+    new = {r.name: replace(r, name=f"{stem}{r.name}") for r in made if r.name not in {k.name for k in known}}
+    return tuple(renamed(i, new) for i in looped)
+
+
+def with_loads_before(body: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
+    """The body with what both sides of an attempt load loaded before it, so that the inputs are seen from outside."""
+    found: list[Instruction] = []
+    for instruction in body:
+        if isinstance(instruction, Attempt):
+            sides = [with_loads_before(side) for side in (instruction.fast, instruction.fallback)]
+            found += [i for side in sides for i in side if isinstance(i, Load)]
+            fast, fallback = (tuple(i for i in side if not isinstance(i, Load)) for side in sides)
+            instruction = replace(instruction, fast=fast, fallback=fallback)
+        found.append(instruction)
+    return tuple(found)

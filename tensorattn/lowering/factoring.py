@@ -52,7 +52,7 @@ def _attempt(state: Lowering, found: Factored, dtype: str, out: Register, fallba
         b.products = {}
         value, test = _ratio(state, found, dtype)
         value = b.arrange(b.broadcast(b.array(value, out.dtype), out.axes), out.axes)
-    return Attempt(out, test, without_dead(b.finish(fast, value, out), (out, test)), fallback)
+    return Attempt((out,), test, without_dead(b.finish(fast, value, out), (out, test)), fallback)
 
 
 @contextmanager
@@ -79,7 +79,7 @@ def _ratio(state: Lowering, found: Factored, dtype: str) -> tuple[Register, Regi
     below = _without_empty(state, found, below, least)
     value = _beside_sink(state, found, b.apply("divide", above, below, dtype=dtype), below, shifts)
     if found.finish is not None:
-        state.know(found.numerator.contraction.node, value)
+        state.know(found.ratio, value)
         value = b.array(contractions.contract(state, found.finish, dtype), dtype)
     bound = b.fold("min", below, ())
     for factor in found.values:
@@ -142,7 +142,7 @@ def _without_empty(state: Lowering, found: Factored, below: Register, least: Reg
         count = b.array(contractions.contract(state, found.count, dtype), dtype)
         empty = b.apply("equal", count, Literal(0), dtype="bool")
         full = b.broadcast(b.apply("select", empty, Literal(1), below, dtype=dtype), below.axes)
-    return b.emit(Attempt(out, test, b.finish([], below, out), b.finish(slow, full, out)))
+    return b.emit(Attempt((out,), test, b.finish([], below, out), b.finish(slow, full, out)))
 
 
 def _scale(state: Lowering, found: Factored, factor: Expr, dtype: str) -> Register | None:

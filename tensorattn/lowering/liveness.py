@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 
 from tensorattn.kernel import Attempt, IfBounded, IfFinite, Instruction, Stream
@@ -51,6 +51,17 @@ def makes(instruction: Instruction) -> tuple[Register, ...]:
     if outs is not None:
         return outs
     return tuple(made for name in MADE if isinstance(made := getattr(instruction, name, None), Register))
+
+
+INNER = ("fast", "safe", "fallback", "body", "merge")  # the fields of instructions that are bodies
+
+
+def made_within(body: Iterable[Instruction]) -> Iterator[Register]:
+    """The registers that a body makes, those of its branches and loops too."""
+    for instruction in body:
+        yield from makes(instruction)
+        for name in INNER:
+            yield from made_within(getattr(instruction, name, ()))
 
 
 def _registers(value: object) -> Iterator[Register]:

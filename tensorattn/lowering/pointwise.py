@@ -88,7 +88,7 @@ def is_linear(instruction: Instruction, live: Iterable[str]) -> bool:
                 and above.name in live
                 and not (isinstance(below, Register) and below.name in live)
             )
-        case Apply(function="negate") | Arrange() | Fold(kind="sum") | Accumulate():
+        case Apply(function="negate") | Arrange() | Fold(kind="sum") | Accumulate(kind="sum"):
             return True
         case IfFinite(fast=fast):
             known = set(live)

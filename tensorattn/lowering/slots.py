@@ -177,7 +177,7 @@ def _position(state: Lowering, node: Tensor, dimension: Dimension) -> Register:
     if in_range(slot, length):
         return total
     out = b.register(total.axes, "int64")
-    return b.emit(CheckRange(out, total, length, _where(state, total), _what(node, dimension)))
+    return b.emit(CheckRange(out, total, length, _where(state, total), _what(state, node, dimension)))
 
 
 def _where(state: Lowering, positions: Register) -> Register | None:
@@ -186,9 +186,13 @@ def _where(state: Lowering, positions: Register) -> Register | None:
     return None if mask is None else state.builder.fold("any", mask, positions.axes)
 
 
-def _what(node: Tensor, dimension: Dimension) -> str:
+def _what(state: Lowering, node: Tensor, dimension: Dimension) -> str:
+    """What is read: rows by symbol, which the text does not have, are those of a table (rewriting/rows.py)."""
     number = next(n for n, slot in enumerate(node.slots) if slot is dimension.slot)
-    return f"position in axis {number} of `{node.name}`"
+    name, axis = node.name, str(number)
+    if node.name in state.statements and "." in (symbol := state.statements[node.name].axes[number][0].name):
+        name, _, axis = symbol.rpartition(".")
+    return f"position in axis {axis} of `{name}`"
 
 
 def in_range(slot: Affine, length: Size) -> bool:

@@ -86,8 +86,8 @@ def _places(instruction: Instruction) -> list[set[Index]]:
             return [set(out.axes) | read, set(table.axes)]
         case IfFinite(out=out, values=values):  # what stands inside is looked at by itself
             return [set(out.axes), *(set(v.axes) for v in values)]
-        case Attempt(out=out):
-            return [set(out.axes)]
+        case Attempt(outs=outs):
+            return [set(out.axes) for out in outs]
     return [_indices(instruction)]
 
 

@@ -25,23 +25,28 @@ def running(x: np.ndarray, dim: int) -> np.ndarray:
 CACHED = 1 << 17  # bytes of each of two arrays that are made on the way to sums over windows
 
 
-def accumulate(x: np.ndarray, dim: int, size: int, *windows: tuple[int | None, int | None]) -> np.ndarray:
-    """For each i below `size`, in the place of `dim`, Σ of the entries t where t - i is in one of the windows.
+def accumulate(
+    x: np.ndarray, dim: int, size: int, *windows: tuple[int | None, int | None], kind: str = "sum"
+) -> np.ndarray:
+    """For each i below `size`, in the place of `dim`, Σ of the entries t where t - i is in one of the windows;
+    `kind` `prod`: the product, over windows that have no end on one side.
 
     A window is the least and the greatest number in it (None: it has no end there). Nothing is subtracted, so that
     nothing cancels.
     """
     length = x.shape[dim]
-    total = None
+    total, along, unit = None, running, 0
+    if kind == "prod":
+        along, unit = np.cumprod, 1
     for low, high in windows:
         if low is None:
-            part = shifted(running(x, dim), dim, size, length if high is None else high)
+            part = shifted(along(x, dim), dim, size, length if high is None else high, unit)
         elif high is None:
-            back = running(np.flip(x, dim), dim)
-            part = np.flip(shifted(back, dim, size, length - size - low), dim)
+            back = along(np.flip(x, dim), dim)
+            part = np.flip(shifted(back, dim, size, length - size - low, unit), dim)
         else:
             part = windowed(x, dim, size, low, high)
-        total = part if total is None else total + part
+        total = part if total is None else total * part if kind == "prod" else total + part
     return np.zeros_like(x, shape=(*x.shape[:dim], size, *x.shape[dim + 1 :])) if total is None else total
 
 
@@ -88,11 +93,11 @@ def _add_windows(total: np.ndarray, sums: np.ndarray, spare: np.ndarray, width: 
         step *= 2
 
 
-def shifted(total: np.ndarray, dim: int, size: int, shift: int) -> np.ndarray:
-    """The running sum at i + `shift` for each i below `size`: 0 before the first entry, after the last the whole."""
+def shifted(total: np.ndarray, dim: int, size: int, shift: int, unit: int) -> np.ndarray:
+    """The running sum at i + `shift` for each i below `size`: `unit` before the first entry, after the last all."""
     length = total.shape[dim]
     if shift == 0 and size == length:
         return total
-    zero = np.zeros_like(total, shape=(*total.shape[:dim], 1, *total.shape[dim + 1 :]))
+    first = np.full_like(total, unit, shape=(*total.shape[:dim], 1, *total.shape[dim + 1 :]))
     places = np.clip(np.arange(size) + (shift + 1), 0, length)
-    return np.take(np.concatenate((zero, total), axis=dim), places, axis=dim)
+    return np.take(np.concatenate((first, total), axis=dim), places, axis=dim)

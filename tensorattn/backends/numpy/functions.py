@@ -215,6 +215,8 @@ def check_range(positions: np.ndarray, size: int, what: str, where: np.ndarray |
 def segment_sum(source: np.ndarray, segments: np.ndarray, dim: int, size: int) -> np.ndarray:
     """Σ of the entries of each segment along `dim`; `segments` has the rank of the source. Floats in float64."""
     shape = (*source.shape[:dim], size, *source.shape[dim + 1 :])
+    if not math.prod(shape):
+        return np.zeros(shape, source.dtype)
     places = list(np.indices(source.shape, sparse=True))
     places[dim] = segments
     if source.dtype.kind != "f":
@@ -227,10 +229,18 @@ def segment_sum(source: np.ndarray, segments: np.ndarray, dim: int, size: int) -
     return total.reshape(shape).astype(source.dtype, copy=False)
 
 
+def occupied(x: np.ndarray, kept: int) -> np.ndarray:
+    """x, along the dimensions after the first `kept` with one entry 0 where there is none: for excluded positions."""
+    if 0 not in x.shape[kept:]:
+        return x
+    return np.zeros((*x.shape[:kept], *(max(size, 1) for size in x.shape[kept:])), x.dtype)
+
+
 def scatter(source: np.ndarray, kept: int, places: tuple[np.ndarray, ...], shape: tuple[int, ...]) -> np.ndarray:
     """The entries added up where they belong: the first `kept` dimensions as they are, the others at the places."""
     total = np.zeros(shape, source.dtype)
-    np.add.at(total, (*[slice(None)] * kept, *places), source)
+    if total.size:  # else every position is an excluded one
+        np.add.at(total, (*[slice(None)] * kept, *places), source)
     return total
 
 

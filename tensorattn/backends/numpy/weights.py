@@ -90,56 +90,62 @@ def sparsemax(score: np.ndarray, dims: tuple[int, ...], where: np.ndarray | None
 
     Source: Martins and Astudillo 2016, algorithm 1.
     """
-    return _sparse(score, dims, where, 2.0, _sparsemax_threshold)
+    return _sparse(score, dims, where, -2, lambda z: np.maximum(z - _sparsemax_threshold(z), 0))
 
 
 def entmax_three_halves(score: np.ndarray, dims: tuple[int, ...], where: np.ndarray | None = None) -> np.ndarray:
     """entmax with α = 1.5, exactly, by sorting. Source: Peters, Niculae and Martins 2019, algorithm 2."""
-    return _sparse(score, dims, where, 1.5, _three_halves_threshold)
+
+    def shares(z: np.ndarray) -> np.ndarray:
+        half = z / 2
+        return np.maximum(half - _three_halves_threshold(half), 0) ** 2
+
+    return _sparse(score, dims, where, -4, shares)
+
+
+FAR = -1e4  # a score so far below the greatest has no share, whatever the exponent
 
 
 def entmax(
     score: np.ndarray, dims: tuple[int, ...], where: np.ndarray | None = None, alpha: np.ndarray | float = 1.5
 ) -> np.ndarray:
-    """max((α−1)·score − τ, 0)^(1/(α−1)) with τ such that the weights sum to 1; α = 1 is softmax."""
-    alpha = np.asarray(alpha, score.dtype)
-    if not np.all(alpha >= 1):
+    """max(1 + t (score − τ), 0)^(1/t) with t = α − 1 and τ such that the weights sum to 1; α = 1 is softmax."""
+    t = np.asarray(alpha, score.dtype) - score.dtype.type(1)
+    if not np.all(t >= 0):
         raise ShapeError("E-RANGE", "the exponent of entmax must be 1 or more", hint="1 is softmax, 2 is sparsemax")
-    soft = alpha == 1
-    order = np.where(soft, 2, alpha)
-    weights = _sparse(score, dims, where, order, _general_threshold)
-    return np.where(soft, softmax(score, dims, where), weights) if np.any(soft) else weights
+    t = rows(t, dims) if t.ndim else t
+    least = np.maximum(-2 / t, FAR)
+    return _sparse(score, dims, where, least, lambda z: _bent(z - _general_shift(z, t), t))
 
 
 def _sparse(
     score: np.ndarray,
     dims: tuple[int, ...],
     where: np.ndarray | None,
-    alpha: np.ndarray | float,
-    threshold: Callable[[np.ndarray, np.ndarray | float], np.ndarray],
+    least: np.ndarray | float,
+    shares: Callable[[np.ndarray], np.ndarray],
 ) -> np.ndarray:
-    """Weights of the entmax family; the threshold is found on rows whose greatest entry is 0."""
+    """Weights of the entmax family, as shares of rows whose greatest entry is 0 and none of whose is below `least`.
+
+    There every share is 0, so that what is far down adds no rounding error.
+    """
     flat = rows(score, dims)
     if not flat.shape[-1]:
         return np.zeros_like(score)
     live = flat != -np.inf
     if where is not None:
         live = live & rows(np.broadcast_to(where, score.shape), dims)
-    alpha = rows(alpha, dims) if np.ndim(alpha) else alpha
     greatest = np.max(np.where(live, flat, -np.inf), axis=-1, keepdims=True)
     wild = ~(greatest < np.inf)
     shift = np.where(np.isfinite(greatest), greatest, 0)
-    # −2 is below every threshold, so that what is far down adds no rounding error; rows without entries get zeros.
     tame = live & ~wild
-    floor = np.where(np.any(tame, axis=-1, keepdims=True), -2, 0)
-    z = np.where(tame, np.maximum((flat - shift) * (alpha - 1), -2), floor).astype(score.dtype, copy=False)
-    tau = threshold(z, alpha)
-    weights = np.maximum(z - tau, 0) ** (1 / (alpha - 1))
-    weights = np.where(live, np.where(wild, np.nan, weights), 0).astype(score.dtype, copy=False)
+    nothing = np.where(np.any(tame, axis=-1, keepdims=True), least, 0)
+    z = np.where(tame, np.maximum(flat - shift, nothing), nothing).astype(score.dtype, copy=False)
+    weights = np.where(live, np.where(wild, np.nan, shares(z)), 0).astype(score.dtype, copy=False)
     return unrows(weights, dims, score.shape)
 
 
-def _sparsemax_threshold(z: np.ndarray, alpha: np.ndarray | float) -> np.ndarray:
+def _sparsemax_threshold(z: np.ndarray) -> np.ndarray:
     ordered = -np.sort(-z, axis=-1)
     rank = np.arange(1, z.shape[-1] + 1, dtype=z.dtype)
     total = np.cumsum(ordered, axis=-1)
@@ -151,7 +157,7 @@ def _linear_threshold(z: np.ndarray, support: np.ndarray) -> np.ndarray:
     return (np.sum(np.where(support, z, 0), axis=-1, keepdims=True) - 1) / np.sum(support, axis=-1, keepdims=True)
 
 
-def _three_halves_threshold(z: np.ndarray, alpha: np.ndarray | float) -> np.ndarray:
+def _three_halves_threshold(z: np.ndarray) -> np.ndarray:
     ordered = -np.sort(-z, axis=-1)
     rank = np.arange(1, z.shape[-1] + 1, dtype=z.dtype)
     mean = np.cumsum(ordered, axis=-1) / rank
@@ -169,18 +175,18 @@ def _square_threshold(z: np.ndarray, support: np.ndarray) -> np.ndarray:
     return mean - np.sqrt(np.maximum((1 - spread) / count, 0))
 
 
-def _general_threshold(z: np.ndarray, alpha: np.ndarray | float) -> np.ndarray:
-    """τ by bisection in [−1, 0], to the last bit, then two Newton steps for the bits below it."""
-    low, high = np.full_like(z[..., :1], -1), np.zeros_like(z[..., :1])
+def _general_shift(z: np.ndarray, t: np.ndarray) -> np.ndarray:
+    """The greatest τ at which Σ is at least 1, one bit of it a round; n equal entries have (1 − n^−t) / t ≤ log n."""
+    low = np.zeros_like(z[..., :1])
+    high = low + np.minimum(1 / t, np.log(z.dtype.type(z.shape[-1])))
     for _ in range(np.finfo(z.dtype).nmant + 2):
         middle = (low + high) / 2
-        heavy = np.sum(np.maximum(z - middle, 0) ** (1 / (alpha - 1)), axis=-1, keepdims=True) >= 1
+        heavy = np.sum(_bent(z - middle, t), axis=-1, keepdims=True) >= 1
         low, high = np.where(heavy, middle, low), np.where(heavy, high, middle)
-    tau = low
-    for _ in range(2):
-        support = z > tau
-        base = np.where(support, z - tau, 1)
-        total = np.sum(np.where(support, base ** (1 / (alpha - 1)), 0), axis=-1, keepdims=True)
-        slope = np.sum(np.where(support, base ** ((2 - alpha) / (alpha - 1)), 0), axis=-1, keepdims=True) / (alpha - 1)
-        tau = tau + (total - 1) / slope
-    return tau
+    return low
+
+
+def _bent(x: np.ndarray, t: np.ndarray) -> np.ndarray:
+    """(1 + t x)^(1/t) where that is positive, else 0; at t = 0 it is exp(x)."""
+    inside = np.maximum(t * x, -1)
+    return np.exp(np.where(inside == 0, x, np.log1p(inside) / t))

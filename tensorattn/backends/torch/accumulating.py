@@ -7,23 +7,28 @@ from tensorattn.backends.torch.functions import is_followed
 LONG = 1 << 12  # windows that a trace pads an axis to even where the axis is shorter
 
 
-def accumulate(x: torch.Tensor, dim: int, size: int, *windows: tuple[int | None, int | None]) -> torch.Tensor:
-    """For each i below `size`, in the place of `dim`, Σ of the entries t where t - i is in one of the windows.
+def accumulate(
+    x: torch.Tensor, dim: int, size: int, *windows: tuple[int | None, int | None], kind: str = "sum"
+) -> torch.Tensor:
+    """For each i below `size`, in the place of `dim`, Σ of the entries t where t - i is in one of the windows;
+    `kind` `prod`: the product, over windows that have no end on one side.
 
     A window is the least and the greatest number in it (None: it has no end there). Nothing is subtracted, so that
     nothing cancels. (torch adds up float32 in float64.)
     """
     length = x.shape[dim]
-    total = None
+    total, along, unit = None, torch.cumsum, 0
+    if kind == "prod":
+        along, unit = torch.cumprod, 1
     for low, high in windows:
         if low is None:
-            part = shifted(torch.cumsum(x, dim), dim, size, length if high is None else high)
+            part = shifted(along(x, dim), dim, size, length if high is None else high, unit)
         elif high is None:
-            back = torch.cumsum(torch.flip(x, (dim,)), dim)
-            part = torch.flip(shifted(back, dim, size, length - size - low), (dim,))
+            back = along(torch.flip(x, (dim,)), dim)
+            part = torch.flip(shifted(back, dim, size, length - size - low, unit), (dim,))
         else:
             part = windowed(x, dim, size, low, high)
-        total = part if total is None else total + part
+        total = part if total is None else total * part if kind == "prod" else total + part
     return x.new_zeros((*x.shape[:dim], size, *x.shape[dim + 1 :])) if total is None else total
 
 
@@ -54,11 +59,11 @@ def windowed(x: torch.Tensor, dim: int, size: int, low: int, high: int) -> torch
         step *= 2
 
 
-def shifted(total: torch.Tensor, dim: int, size: int, shift: int) -> torch.Tensor:
-    """The running sum at i + `shift` for each i below `size`: 0 before the first entry, after the last the whole."""
+def shifted(total: torch.Tensor, dim: int, size: int, shift: int, unit: int) -> torch.Tensor:
+    """The running sum at i + `shift` for each i below `size`: `unit` before the first entry, after the last all."""
     length = total.shape[dim]
     if shift == 0 and size == length:
         return total
-    zero = total.new_zeros((*total.shape[:dim], 1, *total.shape[dim + 1 :]))
+    first = total.new_full((*total.shape[:dim], 1, *total.shape[dim + 1 :]), unit)
     places = torch.clamp(torch.arange(size, device=total.device) + (shift + 1), 0, length)
-    return torch.index_select(torch.cat((zero, total), dim=dim), dim, places)
+    return torch.index_select(torch.cat((first, total), dim=dim), dim, places)

@@ -363,17 +363,27 @@ def check_range(positions: torch.Tensor, size: int, what: str, where: torch.Tens
 def segment_sum(source: torch.Tensor, segments: torch.Tensor, dim: int, size: int) -> torch.Tensor:
     """Σ of the entries of each segment along `dim`; `segments` has the rank of the source. Floats in float64."""
     shape = [size if n == dim else length for n, length in enumerate(source.shape)]
+    if 0 in shape:
+        return source.new_zeros(shape)
     wide = source.double() if source.is_floating_point() else source
     total = torch.zeros(shape, dtype=wide.dtype, device=source.device)
     return total.scatter_add(dim, segments.expand(source.shape), wide).to(source.dtype)
 
 
+def occupied(x: torch.Tensor, kept: int) -> torch.Tensor:
+    """x, along the dimensions after the first `kept` with one entry 0 where there is none: for excluded positions."""
+    if 0 not in x.shape[kept:]:
+        return x
+    shape = (*x.shape[:kept], *(max(size, 1) for size in x.shape[kept:]))
+    return torch.sum(x).to(x.dtype).expand(shape)  # 0, through which x has a gradient
+
+
 def scatter(source: torch.Tensor, kept: int, places: tuple[torch.Tensor, ...], shape: tuple[int, ...]) -> torch.Tensor:
     """The entries added up where they belong: the first `kept` dimensions as they are, the others at the places."""
     total = torch.zeros(shape, dtype=source.dtype, device=source.device)
-    if not places:
-        return total + source
-    return torch.ops.aten.index_put(total, [*[None] * kept, *places], source, True)
+    if places and 0 not in shape:
+        return torch.ops.aten.index_put(total, [*[None] * kept, *places], source, True)
+    return total if places else total + source
 
 
 def add_at(

@@ -135,38 +135,38 @@ def sparsemax(score: torch.Tensor, dims: tuple[int, ...], where: torch.Tensor | 
 
     Source: Martins and Astudillo 2016, algorithm 1.
     """
-    return _sparse(score, dims, where, 2.0, _sparsemax_threshold)
+    return _sparse(score, dims, where, -2.0, lambda z: _powered(z, _sparsemax_threshold(z), 1))
 
 
 def entmax_three_halves(score: torch.Tensor, dims: tuple[int, ...], where: torch.Tensor | None = None) -> torch.Tensor:
     """entmax with α = 1.5, exactly, by sorting. Source: Peters, Niculae and Martins 2019, algorithm 2."""
-    return _sparse(score, dims, where, 1.5, _three_halves_threshold)
+    return _sparse(score, dims, where, -4.0, lambda z: _powered(z / 2, _three_halves_threshold(z / 2), 2))
+
+
+FAR = -1e4  # a score so far below the greatest has no share, whatever the exponent
 
 
 def entmax(
     score: torch.Tensor, dims: tuple[int, ...], where: torch.Tensor | None = None, alpha: torch.Tensor | float = 1.5
 ) -> torch.Tensor:
-    """max((α−1)·score − τ, 0)^(1/(α−1)) with τ such that the weights sum to 1; α = 1 is softmax."""
-    alpha = torch.as_tensor(alpha, dtype=score.dtype, device=score.device)
-    soft = alpha == 1
-    weights = _sparse(score, dims, where, torch.where(soft, 2, alpha), _general_threshold)
-    first = softmax(score, dims, where)
-    bend = torch.where(first > 0, torch.log(torch.where(first > 0, first, 1)) ** 2 / 2, 0)
-    slope = first * (torch.sum(first * bend, dim=dims, keepdim=True) - bend)  # of the weights by α at 1
-    return torch.where(soft, first + (alpha - 1) * slope, weights)
+    """max(1 + t (score − τ), 0)^(1/t) with t = α − 1 and τ such that the weights sum to 1; α = 1 is softmax."""
+    t = torch.as_tensor(alpha, dtype=score.dtype, device=score.device) - 1
+    t = rows(t, dims) if t.dim() else t
+    least = torch.clamp(-2 / t.detach(), min=FAR)
+    return _sparse(score, dims, where, least, lambda z: _bent(z - _general_shift(z, t), t)[0])
 
 
 def _sparse(
     score: torch.Tensor,
     dims: tuple[int, ...],
     where: torch.Tensor | None,
-    alpha: torch.Tensor | float,
-    threshold: Callable[[torch.Tensor, torch.Tensor | float], torch.Tensor],
+    least: torch.Tensor | float,
+    shares: Callable[[torch.Tensor], torch.Tensor],
 ) -> torch.Tensor:
-    """Weights of the entmax family; the threshold is found on rows whose greatest entry is 0.
+    """Weights of the entmax family, as shares of rows whose greatest entry is 0 and none of whose is below `least`.
 
-    The threshold is a differentiable function of the row, with the support held constant: exact wherever the weights
-    have a derivative, to every order.
+    There every share is 0, so that what is far down adds no rounding error. The threshold is a differentiable function
+    of the row, with the support held constant: exact wherever the weights have a derivative, to every order.
     """
     flat = rows(score, dims)
     if flat.shape[-1] == 0:
@@ -174,24 +174,23 @@ def _sparse(
     live = flat != -math.inf
     if where is not None:
         live = live & rows(where.expand(score.shape), dims)
-    if isinstance(alpha, torch.Tensor) and alpha.dim():
-        alpha = rows(alpha, dims)
     greatest = torch.amax(torch.where(live, flat, -math.inf), dim=-1, keepdim=True).detach()
     wild = ~(greatest < math.inf)
     shift = torch.where(torch.isfinite(greatest), greatest, 0)
-    # −2 is below every threshold, so that what is far down adds no rounding error; rows without entries get zeros.
     tame = live & ~wild
-    floor = torch.where(torch.any(tame, dim=-1, keepdim=True), -2.0, 0.0).to(flat.dtype)
-    below = torch.where(tame, flat - shift, 0)
-    z = torch.where(tame, torch.clamp(below * (alpha - 1), min=-2), floor)
-    tau = threshold(z, alpha)
-    support = live & (z > tau)
-    weights = torch.where(support, torch.where(support, z - tau, 1) ** (1 / (alpha - 1)), 0)
+    nothing = torch.where(torch.any(tame, dim=-1, keepdim=True), torch.as_tensor(least).to(flat), 0)
+    z = torch.where(tame, torch.maximum(torch.where(tame, flat - shift, 0), nothing), nothing)
+    weights = torch.where(live, shares(z), 0)
     weights = torch.where(live & wild, math.nan, weights)
     return unrows(weights, dims, score.shape)
 
 
-def _sparsemax_threshold(z: torch.Tensor, alpha: torch.Tensor | float) -> torch.Tensor:
+def _powered(z: torch.Tensor, tau: torch.Tensor, exponent: int) -> torch.Tensor:
+    support = z > tau
+    return torch.where(support, torch.where(support, z - tau, 1) ** exponent, 0)
+
+
+def _sparsemax_threshold(z: torch.Tensor) -> torch.Tensor:
     ordered = torch.sort(z.detach(), dim=-1, descending=True).values
     rank = torch.arange(1, z.shape[-1] + 1, dtype=z.dtype, device=z.device)
     total = torch.cumsum(ordered, dim=-1)
@@ -200,7 +199,7 @@ def _sparsemax_threshold(z: torch.Tensor, alpha: torch.Tensor | float) -> torch.
     return (torch.sum(torch.where(support, z, 0), dim=-1, keepdim=True) - 1) / torch.sum(support, dim=-1, keepdim=True)
 
 
-def _three_halves_threshold(z: torch.Tensor, alpha: torch.Tensor | float) -> torch.Tensor:
+def _three_halves_threshold(z: torch.Tensor) -> torch.Tensor:
     ordered = torch.sort(z.detach(), dim=-1, descending=True).values
     rank = torch.arange(1, z.shape[-1] + 1, dtype=z.dtype, device=z.device)
     mean = torch.cumsum(ordered, dim=-1) / rank
@@ -219,48 +218,70 @@ def _square_threshold(z: torch.Tensor, support: torch.Tensor) -> torch.Tensor:
     return mean - torch.sqrt(torch.clamp((1 - spread) / count, min=0))
 
 
-@torch.library.custom_op("tensorattn::entmax_threshold", mutates_args=(), schema="(Tensor z, Tensor alpha) -> Tensor")
-def _bisected(z: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+@torch.library.custom_op("tensorattn::entmax_shift", mutates_args=(), schema="(Tensor z, Tensor t) -> Tensor")
+def _bisected(z: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
     """One opaque operator, so that a trace holds one node and not hundreds, and may look at the exponent."""
-    if not torch.all(alpha > 1):  # 1 itself is softmax and comes as 2
+    if not torch.all(t >= 0):
         raise ShapeError("E-RANGE", "the exponent of entmax must be 1 or more", hint="1 is softmax, 2 is sparsemax")
-    return _halved(z, alpha)
+    return _halved(z, t)
 
 
-def _halved(z: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
-    """The greatest number at which Σ is at least 1, one bit of it a round."""
-    low, high = torch.full_like(z[..., :1], -1), torch.zeros_like(z[..., :1])
+def _halved(z: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    """The greatest τ at which Σ is at least 1, one bit of it a round; n equal entries have (1 − n^−t) / t ≤ log n."""
+    low = torch.zeros_like(z[..., :1])
+    high = low + torch.clamp(1 / t, max=math.log(z.shape[-1]))
     for _ in range(54 if z.dtype == torch.float64 else 25):
         middle = (low + high) / 2
-        heavy = torch.sum(torch.clamp(z - middle, min=0) ** (1 / (alpha - 1)), dim=-1, keepdim=True) >= 1
+        inside = torch.clamp(t * (z - middle), min=-1)
+        shares = torch.exp(torch.where(inside == 0, z - middle, torch.log1p(inside) / t))
+        heavy = torch.sum(shares, dim=-1, keepdim=True) >= 1
         low, high = torch.where(heavy, middle, low), torch.where(heavy, high, middle)
     return low
 
 
 @_bisected.register_fake
-def _bisected_fake(z: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+def _bisected_fake(z: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(z[..., :1])
 
 
 @_bisected.register_vmap
 def _bisected_vmap(
-    info: object, in_dims: tuple[int | None, ...], z: torch.Tensor, alpha: torch.Tensor
+    info: object, in_dims: tuple[int | None, ...], z: torch.Tensor, t: torch.Tensor
 ) -> tuple[torch.Tensor, int]:
-    rank = max(x.dim() - (dim is not None) for x, dim in ((z, in_dims[0]), (alpha, in_dims[1])))
-    return _bisected(batch_first(z, in_dims[0], rank), batch_first(alpha, in_dims[1], rank)), 0
+    rank = max(x.dim() - (dim is not None) for x, dim in ((z, in_dims[0]), (t, in_dims[1])))
+    return _bisected(batch_first(z, in_dims[0], rank), batch_first(t, in_dims[1], rank)), 0
 
 
-def _general_threshold(z: torch.Tensor, alpha: torch.Tensor | float) -> torch.Tensor:
-    """τ by bisection in [−1, 0], to the last bit, then two Newton steps that carry the derivatives.
+def _general_shift(z: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    """τ by bisection, to the last bit, then two Newton steps that carry the derivatives.
 
     A Newton step from a constant that solves the equation has the derivative of the implicit function; each further
     step doubles the order to which that holds.
     """
-    tau = (_halved if is_for_onnx() else _bisected)(z.detach(), alpha.detach())
+    tau = (_halved if is_for_onnx() else _bisected)(z.detach(), t.detach())
     for _ in range(2):
-        support = z > tau
-        base = torch.where(support, z - tau, 1)
-        total = torch.sum(torch.where(support, base ** (1 / (alpha - 1)), 0), dim=-1, keepdim=True)
-        slope = torch.where(support, base ** ((2 - alpha) / (alpha - 1)), 0)
-        tau = tau + (total - 1) * (alpha - 1) / torch.sum(slope, dim=-1, keepdim=True)
+        shares, slopes = _bent(z - tau, t)
+        tau = tau + (torch.sum(shares, dim=-1, keepdim=True) - 1) / torch.sum(slopes, dim=-1, keepdim=True)
     return tau
+
+
+def _bent(x: torch.Tensor, t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(1 + t x)^(1/t) where that is positive, else 0, and its slope in x; at t = 0 both are exp(x)."""
+    support = t * x > -1
+    x = torch.where(support, x, 0)
+    inside = t * x
+    shares = torch.where(support, torch.exp(x * _log1p_ratio(inside)), 0)
+    return shares, shares / (1 + inside)
+
+
+NEAR, TERMS = 0.1, 17  # below it the series, so many terms of which are exact to 1e-18
+
+
+def _log1p_ratio(x: torch.Tensor) -> torch.Tensor:
+    """log(1 + x) / x, by its series where x is small: the derivatives of the quotient are differences there."""
+    near = torch.abs(x) < NEAR
+    inner, far = torch.where(near, x, 0), torch.where(near, 1, x)
+    series = torch.full_like(x, 1 / TERMS)
+    for n in reversed(range(1, TERMS)):
+        series = 1 / n - inner * series
+    return torch.where(near, series, torch.log1p(far) / far)
