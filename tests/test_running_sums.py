@@ -78,8 +78,10 @@ def test_accumulate(library, dtype, windows):
 @BOTH
 @pytest.mark.parametrize(("at_most", "at_least"), [(0, None), (-1, 1), (None, -3)])
 def test_running_products(library, at_most, at_least):
+    sides = ((None, at_most), (at_least, None))
+    windows = tuple(side for side in sides if side != (None, None))
     instruction = Accumulate(
-        kernels.register("r", "h i"), kernels.register("x", "h t"), Index("t"), Index("i"), at_most, at_least, "prod"
+        kernels.register("r", "h i"), kernels.register("x", "h t"), Index("t"), Index("i"), windows, "prod"
     )
     for length, size in ((7, 7), (5, 3), (3, 7), (0, 3), (3, 0)):
         x = kernels.random(2, length).round()
