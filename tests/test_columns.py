@@ -115,6 +115,28 @@ def test_positions_are_exact_in_float32(joined, library, rows, positions):
 
 
 @BOTH
+@pytest.mark.parametrize(
+    ("bias", "unit"), [("r_nu - p_mu", 1), ("10**6 nu - 10**6 mu", 10**6), ("(nu + 10**8) - (mu + 10**8)", 1)]
+)
+def test_positions_too_large_for_their_differences(joined, library, bias, unit):
+    """Times of events, say: as float32 they are no longer told apart."""
+    rng, n = np.random.default_rng(0), 300
+    x = {name: rng.normal(size=(2, n, 3)).astype(np.float32) for name in "qkv"}
+    x["slope"] = np.array([0.7390851, 0.3], np.float32) / np.float32(unit)
+    if "r" in bias:
+        x |= dict.fromkeys("rp", np.arange(n) + 1_700_000_000)
+    text = ALIBI.replace("(nu - mu)", f"({bias})")
+    wide = {k: a.astype(np.float64) for k, a in x.items()}
+    distance = unit * (np.arange(n) - np.arange(n)[:, None])
+    score = np.einsum("hmi,hni->hmn", wide["q"], wide["k"]) / 3**0.5 + wide["slope"][:, None, None] * distance
+    weights = np.exp(np.where(distance > 0, -np.inf, score))
+    expected = np.einsum("hmn,hne->hme", weights / weights.sum(-1, keepdims=True), wide["v"])
+    wrap = np.asarray if library == "numpy" else torch.tensor
+    found = np.asarray(ta.compile(text, plan="flattened")({k: wrap(a) for k, a in x.items()}))
+    np.testing.assert_allclose(found, expected, atol=5e-6)
+
+
+@BOTH
 def test_a_factor_too_large_for_its_pieces(joined, library):
     wrap = np.asarray if library == "numpy" else torch.tensor
     program = ta.parse(ALIBI)

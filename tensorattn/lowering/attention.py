@@ -114,7 +114,7 @@ def attention(kernel: Kernel, found: Normalised, sizes: Mapping[str, int], *, jo
     if join and main in parts:
         rest = []
         for term in biases:
-            if (one := positions(reader, term, score, split.rows, group)) is not None:
+            if (one := positions(reader, term, score, split.rows, group, sizes)) is not None:
                 placed.append(one)
             else:
                 (of_keys if is_of_keys(term, score, split.rows, group) else rest).append(term)

@@ -5,21 +5,24 @@ et al. 2022, eq. 1), is two: `slope · ν − slope · μ = (−μ, 1) · (slope
 and their sum is not, so that a rounded half would be a large error: the factor is written as a sum of pieces of so few
 bits that their products with positions are exact, and these columns stand first, where the sum is still of them alone.
 Where rows are few, a matrix product adds in another order: positions count from the first of the rows.
+Positions that are data, as times of events, may be of any size and only their differences small: these are no columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tensorattn.ir import Index
-from tensorattn.kernel import Apply, Cast, Fill, Fold
-from tensorattn.lowering.multilinear import Factor, Reader, Scale, Term
+from tensorattn.kernel import Apply, Cast, Fill, Fold, Iota
+from tensorattn.lowering.multilinear import Factor, Product, Reader, Scale, Term
 from tensorattn.lowering.sides import Sides
 from tensorattn.parts import Literal, Register
+from tensorattn.sizes import Size
 
 # x · SPLITTER keeps the upper bits of x (Dekker 1971): a third of them in each of three pieces
 SPLITTER = {"float32": 2.0**16 + 1, "float64": 2.0**35 + 1}
+LARGEST = {"float32": 2**16, "float64": 2**35}  # the positions whose products with a piece are exact
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class Column:
 
 
 def positions(
-    reader: Reader, term: Term, score: Register, rows: frozenset[Index], group: set[Index]
+    reader: Reader, term: Term, score: Register, rows: frozenset[Index], group: set[Index], sizes: Mapping[str, int]
 ) -> Positions | None:
     """The term as positions times a factor without axes of rows or keys; None where it is not that."""
     if term.factor is None or term.factor.register.dtype != score.dtype:
@@ -64,7 +67,36 @@ def positions(
     keys = [t for t in parts if t.factor is not None and group & set(t.factor.axes)]
     if any(rows & set(t.factor.axes) for t in keys if t.factor is not None):
         return None
+    if not _are_small(reader, parts, LARGEST[score.dtype], sizes):
+        return None
     return Positions(others, (*found.scales, *term.scales), [t for t in parts if t not in keys], keys)
+
+
+def _are_small(reader: Reader, terms: list[Term], largest: int, sizes: Mapping[str, int]) -> bool:
+    """Whether the terms are positions of indices up to `largest` in all, or one is a number without axes: where that
+    is large, so is the difference."""
+    total, free = 0.0, 0
+    for term in terms:
+        if term.factor is not None and not term.factor.axes:
+            free += 1
+            continue
+        found = Product() if term.factor is None else reader.product(term.factor, set(term.factor.axes))
+        reach = 1.0
+        for factor in found.factors:
+            if not isinstance(reader.makers.get(factor.register.name), Iota):
+                return False
+            reach *= max(sizes.get(factor.axes[0].name, 1), 1)
+        for function, by in (*found.scales, *term.scales):
+            if function != "multiply" or not isinstance(by, Literal):
+                return False
+            reach *= abs(_number(by, sizes))
+        total += reach
+    return total <= largest and free <= 1
+
+
+def _number(literal: Literal, sizes: Mapping[str, int]) -> float:
+    value = literal.value
+    return value.value({n: sizes.get(n, 1) for n in value.symbols}) if isinstance(value, Size) else float(value)
 
 
 def is_of_keys(term: Term, score: Register, rows: frozenset[Index], group: set[Index]) -> bool:
