@@ -160,6 +160,16 @@ def test_gradients(joined, bias, where):
     )
 
 
+@pytest.mark.parametrize("empty", ["mu", "nu"])
+def test_gradients_without_rows_or_keys_are_zero(joined, empty):
+    program = ta.parse(ALIBI)
+    sizes = dict(h=2, mu=3, nu=3, i=2, n=2) | {empty: 0}
+    x = {k: torch.tensor(a, requires_grad=True) for k, a in arrays(program, sizes, 0).items()}
+    out = ta.compile(ALIBI.replace("nu <= mu", "nu < mu + 9"), plan="flattened")(x)
+    for found in torch.autograd.grad(out.sum(), list(x.values())):
+        assert (found == 0).all()
+
+
 @pytest.mark.parametrize("text", [ALIBI, ALIBI.replace("slope_h (nu - mu)", "b^<h nu>")])
 def test_a_recorded_bias_goes_through_the_kernel(text):
     """Its gradient is that of a column, so that no array of rows and keys is kept."""

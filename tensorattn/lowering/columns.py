@@ -23,6 +23,7 @@ from tensorattn.sizes import Size
 # x · SPLITTER keeps the upper bits of x (Dekker 1971): a third of them in each of three pieces
 SPLITTER = {"float32": 2.0**16 + 1, "float64": 2.0**35 + 1}
 LARGEST = {"float32": 2**16, "float64": 2**35}  # the positions whose products with a piece are exact
+NO_ROWS = 2.0**62  # the first of no rows: more than any other, and finite, as a gradient of 0 times it is to be 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,7 @@ class Columns:
             factor = sides.built("g", found.factors, tuple(sorted(names)))
         rows, keys = self._sum("a", found.rows), self._sum("c", found.keys)
         first = sides.emit(Fold(sides.register("a", ()), "min", rows))
+        first = self._apply("minimum", first, Literal(NO_ROWS))
         rows, keys = self._apply("subtract", rows, first), self._apply("add", keys, first)
         for piece in self._pieces(sides.scaled("g", factor, found.scales)):
             yield Column(rows, piece)
