@@ -178,3 +178,12 @@ def test_a_selection_in_place(dtype, other):
             np.testing.assert_array_equal(numpy_functions.select(p, a, other, np.empty_like(a)), expected)
             for made in (torch.from_numpy(copy()) for copy in copies if a.ndim):
                 np.testing.assert_array_equal(torch_functions.select(torch.tensor(p), made, other, made), expected)
+
+
+def test_a_selection_in_place_keeps_the_sign_of_zero():
+    p, a = np.array([True, False]), np.ones(2, np.float32)
+    for found in (
+        numpy_functions.select(p, a.copy(), -0.0, a.copy()),
+        torch_functions.select(torch.tensor(p), torch.tensor(a), -0.0, torch.tensor(a)),
+    ):
+        assert np.signbit(np.asarray(found)).tolist() == [False, True]

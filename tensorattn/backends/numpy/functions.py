@@ -120,7 +120,7 @@ def _in_bits(p: np.ndarray, out: np.ndarray, b: float) -> np.ndarray:
         stretch = slice(start, start + step)
         part, mask = bits[(*along, stretch)], np.negative(p[stretch].astype(kind))
         np.bitwise_and(part, mask, out=part)
-        if b != 0:
+        if other != 0:
             np.bitwise_or(part, np.bitwise_and(~mask, other), out=part)
     return out
 

@@ -172,7 +172,7 @@ def _in_bits(p: torch.Tensor, out: torch.Tensor, b: float) -> torch.Tensor:
         mask = p[start : start + step].to(kind).neg_()
         part = bits.narrow(out.dim() - p.dim(), start, len(mask))
         part.bitwise_and_(mask)
-        if b != 0:
+        if other != 0:
             part.bitwise_or_(mask.bitwise_not_().bitwise_and_(other))
     return out
 
