@@ -76,28 +76,26 @@ def positions(
 def _are_small(reader: Reader, terms: list[Term], largest: int, sizes: Mapping[str, int]) -> bool:
     """Whether the terms are positions of indices up to `largest` in all, or one is a number without axes: where that
     is large, so is the difference."""
-    total, free = 0.0, 0
+    total, free = 0, 0
     for term in terms:
         if term.factor is not None and not term.factor.axes:
             free += 1
             continue
         found = Product() if term.factor is None else reader.product(term.factor, set(term.factor.axes))
-        reach = 1.0
+        reach = 1
         for factor in found.factors:
             if not isinstance(reader.makers.get(factor.register.name), Iota):
                 return False
             reach *= max(sizes.get(factor.axes[0].name, 1), 1)
         for function, by in (*found.scales, *term.scales):
-            if function != "multiply" or not isinstance(by, Literal):
+            number = by.value if isinstance(by, Literal) and function == "multiply" else None
+            if isinstance(number, Size):
+                number = number.value({n: sizes.get(n, 1) for n in number.symbols})
+            if not isinstance(number, int):
                 return False
-            reach *= abs(_number(by, sizes))
+            reach *= abs(number)
         total += reach
     return total <= largest and free <= 1
-
-
-def _number(literal: Literal, sizes: Mapping[str, int]) -> float:
-    value = literal.value
-    return value.value({n: sizes.get(n, 1) for n in value.symbols}) if isinstance(value, Size) else float(value)
 
 
 def is_of_keys(term: Term, score: Register, rows: frozenset[Index], group: set[Index]) -> bool:
