@@ -37,7 +37,7 @@ def only_in(statement: str) -> Kind:
 
 def test_mixtures_are_tried_before_a_budget_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     found = MappingProxyType({"first": only_in("a"), "second": only_in("b")})
-    for module in ("choosing", "wording", "asking"):
+    for module in ("choosing", "wording"):
         monkeypatch.setattr(f"tensorattn.{module}.KINDS", found)
     choice = ta.compile(TWO, memory=4 << 20).choice(m=1500, k=1500, l=1500, i=8, n=8)
     assert choice.chosen.name == "first (a), second (b)"
@@ -53,7 +53,7 @@ def test_a_kind_without_tiles_is_made_no_smaller(monkeypatch: pytest.MonkeyPatch
         return draft
 
     found = MappingProxyType({"same": Kind(change, "")})
-    for module in ("choosing", "wording", "asking"):
+    for module in ("choosing", "wording"):
         monkeypatch.setattr(f"tensorattn.{module}.KINDS", found)
     with pytest.raises(ta.BudgetError):
         ta.compile(ATTEND, memory=1).choice(m=600, k=700, i=8, n=8)

@@ -103,9 +103,6 @@ def entmax_three_halves(score: np.ndarray, dims: tuple[int, ...], where: np.ndar
     return _sparse(score, dims, where, -4, shares)
 
 
-FAR = -1e4  # a score so far below the greatest has no share, whatever the exponent
-
-
 def entmax(
     score: np.ndarray, dims: tuple[int, ...], where: np.ndarray | None = None, alpha: np.ndarray | float = 1.5
 ) -> np.ndarray:
@@ -114,7 +111,7 @@ def entmax(
     if not np.all(t >= 0):
         raise ShapeError("E-RANGE", "the exponent of entmax must be 1 or more", hint="1 is softmax, 2 is sparsemax")
     t = rows(t, dims) if t.ndim else t
-    least = np.maximum(-2 / t, FAR)
+    least = np.maximum(-2 / t, -1e4)  # so far below the greatest there is no share, whatever the exponent
     return _sparse(score, dims, where, least, lambda z: _bent(z - _general_shift(z, t), t))
 
 

@@ -143,16 +143,13 @@ def entmax_three_halves(score: torch.Tensor, dims: tuple[int, ...], where: torch
     return _sparse(score, dims, where, -4.0, lambda z: _powered(z / 2, _three_halves_threshold(z / 2), 2))
 
 
-FAR = -1e4  # a score so far below the greatest has no share, whatever the exponent
-
-
 def entmax(
     score: torch.Tensor, dims: tuple[int, ...], where: torch.Tensor | None = None, alpha: torch.Tensor | float = 1.5
 ) -> torch.Tensor:
     """max(1 + t (score − τ), 0)^(1/t) with t = α − 1 and τ such that the weights sum to 1; α = 1 is softmax."""
     t = torch.as_tensor(alpha, dtype=score.dtype, device=score.device) - 1
     t = rows(t, dims) if t.dim() else t
-    least = torch.clamp(-2 / t.detach(), min=FAR)
+    least = torch.clamp(-2 / t.detach(), min=-1e4)  # so far down there is no share, whatever the exponent
     return _sparse(score, dims, where, least, lambda z: _bent(z - _general_shift(z, t), t)[0])
 
 
@@ -274,12 +271,12 @@ def _bent(x: torch.Tensor, t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]
     return shares, shares / (1 + inside)
 
 
-NEAR, TERMS = 0.1, 17  # below it the series, so many terms of which are exact to 1e-18
+TERMS = 17  # of the series, exact to 1e-18 below 0.1
 
 
 def _log1p_ratio(x: torch.Tensor) -> torch.Tensor:
     """log(1 + x) / x, by its series where x is small: the derivatives of the quotient are differences there."""
-    near = torch.abs(x) < NEAR
+    near = torch.abs(x) < 0.1  # no constant of the module: a trace for all sizes would take it for an input
     inner, far = torch.where(near, x, 0), torch.where(near, 1, x)
     series = torch.full_like(x, 1 / TERMS)
     for n in reversed(range(1, TERMS)):
