@@ -109,19 +109,43 @@ def attention(kernel: Kernel, found: Normalised, sizes: Mapping[str, int], *, jo
     joined = {n: parts[n] for n in more if n in parts and main in parts}
     biases = [term for n, term in enumerate(terms) if n != main and n not in joined]
     axes = split.axes.union(*(splits[n].axes for n in joined))  # type: ignore[union-attr]
-    placed: list[Positions] = []
-    of_keys: list[Term] = []
-    if join and main in parts:
-        rest = []
-        for term in biases:
-            if (one := positions(reader, term, score, split.rows, group, sizes)) is not None:
-                placed.append(one)
-            else:
-                (of_keys if is_of_keys(term, score, split.rows, group) else rest).append(term)
-        biases = rest
-        axes = axes.union(*(p.axes for p in placed), *(t.factor.axes for t in of_keys if t.factor is not None))
-    whole = _sorted(reader, found, chain, split, biases, sizes, axes)
-    return replace(whole, more=tuple(joined.values()), positions=tuple(placed), of_keys=tuple(of_keys))
+    sides = split.rows if join and main in parts else None
+    beside = _biases(reader, biases, score, sides, group, sizes)
+    whole = _sorted(reader, found, chain, split, beside.rest, sizes, axes | beside.axes)
+    return replace(whole, more=tuple(joined.values()), positions=beside.positions, of_keys=beside.of_keys)
+
+
+@dataclass(frozen=True, slots=True)
+class _Biases:
+    """Those that are columns of query and key, and the rest."""
+
+    positions: tuple[Positions, ...]
+    of_keys: tuple[Term, ...]
+    rest: list[Term]
+
+    @property
+    def axes(self) -> set[Index]:
+        """Of those that are columns."""
+        return {i for p in self.positions for i in p.axes}.union(*(t.factor.axes for t in self.of_keys if t.factor))
+
+
+def _biases(
+    reader: Reader,
+    terms: list[Term],
+    score: Register,
+    rows: frozenset[Index] | None,
+    group: set[Index],
+    sizes: Mapping[str, int],
+) -> _Biases:
+    """The terms sorted; `rows`: those of the query, None where nothing may be joined to it."""
+    if rows is None:
+        return _Biases((), (), terms)
+    found = {n: positions(reader, term, score, rows, group, sizes) for n, term in enumerate(terms)}
+    others = [term for n, term in enumerate(terms) if found[n] is None]
+    of_keys = tuple(term for term in others if is_of_keys(term, score, rows, group))
+    return _Biases(
+        tuple(p for p in found.values() if p is not None), of_keys, [term for term in others if term not in of_keys]
+    )
 
 
 def _part(split: _Split | None, group: set[Index], sizes: Mapping[str, int], score: Register) -> Part | None:
