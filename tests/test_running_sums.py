@@ -14,6 +14,7 @@ import tensorattn as ta
 from tensorattn.comparisons import comparison
 from tensorattn.ir import Index
 from tensorattn.kernel import Accumulate, Attempt, IfFinite, Stream
+from tensorattn.reference import evaluate
 from tests import kernels
 from tests.kernels import BOTH, INF, NAN
 from tests.test_factored import SIZES, compared, shaped, tests
@@ -168,6 +169,18 @@ def test_sums_equal_the_reference(library, text, bad):
         wrap = np.asarray if library == "numpy" else torch.tensor
         found = ta.compile(text)({k: wrap(a) for k, a in x.items()})
         np.testing.assert_allclose(np.asarray(found), ta.reference.evaluate(program, x)["y"], atol=1e-12)
+
+
+@BOTH
+@pytest.mark.parametrize("where", ["t <= i", "abs(t - i) < 3", "t - i > 40", "t != i"])
+@pytest.mark.parametrize("text", ["y^h = mean[t i l : {}](x^<h t> z_i v_l)", "y^h = mean[t i : {}](x^<h t> w_t z_i)"])
+def test_means_over_both_positions_count_the_pairs(library, where, text):
+    rng, sizes = np.random.default_rng(0), dict(h=2, t=7, i=11, l=3)
+    compiled = ta.compile(text.format(where))
+    axes = dict(x="ht", w="t", z="i", v="l")
+    x = {name: rng.normal(size=[sizes[a] for a in axes[name]]) for name in compiled.program.inputs}
+    found = np.asarray(compiled({name: torch.tensor(a) if library == "torch" else a for name, a in x.items()}))
+    np.testing.assert_allclose(found, evaluate(compiled.program, x)["y"], atol=1e-12)
 
 
 def test_a_sum_takes_no_array_of_all_pairs():
