@@ -327,3 +327,14 @@ def test_an_excluded_nan_changes_no_sum_and_no_gradient():
     assert y.isnan().tolist() == [[False, False, True, True]]
     (gradient,) = torch.autograd.grad(y[0, :2].sum(), x)
     assert gradient.tolist() == [[2.0, 1.0, 0.0, 0.0]]
+
+
+@BOTH
+def test_truths_are_0_and_1_in_every_reduction(library):
+    x = np.array([True, False, True, False, False])
+    for kind, wanted in dict(sum=2, mean=0.4, prod=0, max=1, min=0, lse=np.log(2 * np.e + 3)).items():
+        compiled = ta.compile(f"y_i = {kind}[t : t - i < 9](x_t) z_i")
+        inputs = dict(x=x, z=np.ones(3))
+        found = compiled({n: torch.tensor(a) if library == "torch" else a for n, a in inputs.items()})
+        np.testing.assert_allclose(found, evaluate(compiled.program, inputs)["y"])
+        np.testing.assert_allclose(found, np.full(3, wanted))
