@@ -81,6 +81,18 @@ def test_which_biases_are_columns(joined, bias):
     assert (attend.bias is None) != any(other)
 
 
+@BOTH
+@pytest.mark.parametrize("asked", ["flattened", "auto"])
+def test_a_squared_distance_has_a_column_that_is_a_product(joined, library, asked):
+    text = "y^mu_n = softmax[nu](-0.5 * sum[i]((w^mu_i - l^nu_i)**2)) u^nu_n"
+    rng, wrap = np.random.default_rng(0), np.asarray if library == "numpy" else torch.tensor
+    x = dict(w=rng.normal(size=(31, 32)), l=rng.normal(size=(37, 32)), u=rng.normal(size=(37, 2)))
+    compiled = ta.compile(text, plan=asked)
+    found = np.asarray(compiled({name: wrap(array) for name, array in x.items()}))
+    np.testing.assert_allclose(found, evaluate(compiled.program, x)["y"], atol=1e-10)
+    assert compiled.cost(mu=31, nu=37, i=32, n=2, backend=library).backward.at({}).flops > 0
+
+
 def test_a_joint_group(joined):
     score = "q^<h mu>_i k^<h nu>_i l^rho_i + slope_h (nu + rho - mu) + c_nu"
     text = f"y^<h mu>_n = softmax[nu rho]({score}) v^<h nu>_n u^rho_n"

@@ -14,6 +14,7 @@ import tensorattn as ta
 from tensorattn.comparisons import comparison
 from tensorattn.ir import Index
 from tensorattn.kernel import Accumulate, Attempt, IfFinite, Stream
+from tensorattn.reference import evaluate
 from tests import kernels
 from tests.kernels import BOTH, INF, NAN
 from tests.test_factored import SIZES, compared, shaped, tests
@@ -170,6 +171,18 @@ def test_sums_equal_the_reference(library, text, bad):
         np.testing.assert_allclose(np.asarray(found), ta.reference.evaluate(program, x)["y"], atol=1e-12)
 
 
+@BOTH
+@pytest.mark.parametrize("where", ["t <= i", "abs(t - i) < 3", "t - i > 40", "t != i"])
+@pytest.mark.parametrize("text", ["y^h = mean[t i l : {}](x^<h t> z_i v_l)", "y^h = mean[t i : {}](x^<h t> w_t z_i)"])
+def test_means_over_both_positions_count_the_pairs(library, where, text):
+    rng, sizes = np.random.default_rng(0), dict(h=2, t=7, i=11, l=3)
+    compiled = ta.compile(text.format(where))
+    axes = dict(x="ht", w="t", z="i", v="l")
+    x = {name: rng.normal(size=[sizes[a] for a in axes[name]]) for name in compiled.program.inputs}
+    found = np.asarray(compiled({name: torch.tensor(a) if library == "torch" else a for name, a in x.items()}))
+    np.testing.assert_allclose(found, evaluate(compiled.program, x)["y"], atol=1e-12)
+
+
 def test_a_sum_takes_no_array_of_all_pairs():
     compiled = ta.compile("y^<h i> = sum[t : t <= i](x^<h t>) z_i")
     sizes = dict(h=3, i=4000, t=4000)
@@ -314,3 +327,14 @@ def test_an_excluded_nan_changes_no_sum_and_no_gradient():
     assert y.isnan().tolist() == [[False, False, True, True]]
     (gradient,) = torch.autograd.grad(y[0, :2].sum(), x)
     assert gradient.tolist() == [[2.0, 1.0, 0.0, 0.0]]
+
+
+@BOTH
+def test_truths_are_0_and_1_in_every_reduction(library):
+    x = np.array([True, False, True, False, False])
+    for kind, wanted in dict(sum=2, mean=0.4, prod=0, max=1, min=0, lse=np.log(2 * np.e + 3)).items():
+        compiled = ta.compile(f"y_i = {kind}[t : t - i < 9](x_t) z_i")
+        inputs = dict(x=x, z=np.ones(3))
+        found = compiled({n: torch.tensor(a) if library == "torch" else a for n, a in inputs.items()})
+        np.testing.assert_allclose(found, evaluate(compiled.program, inputs)["y"])
+        np.testing.assert_allclose(found, np.full(3, wanted))

@@ -103,6 +103,7 @@ class _Flat:
         self.reader = Reader(kernel.body)
         self.sides = Sides(f"s{self.weights.out.name}", self.weights.score.dtype, sizes)
         self.make = Maker(self.weights.out.name, self.weights.score.dtype)
+        self.tested: set[Register] = set()
         scale, rest = split_scales(found.scales, found.bond) if not found.joins else (((), ()), list(found.scales))
         f, sides, bond = found, self.sides, found.bond
         query = sides.built("q", f.query, (*f.has(f.query), *f.rows, *f.bond))
@@ -113,7 +114,7 @@ class _Flat:
         if f.joins:
             query, key, bond = self._joined(query, key)
         value = sides.built("v", f.value, (*f.has(f.value), *f.group, *f.values))
-        self.tested = {r for r in outside_reads(tuple(sides.steps)) if r.dtype.startswith("float")}
+        self.tested |= {r for r in outside_reads(tuple(sides.steps)) if r.dtype.startswith("float")}
         self.tested |= {r for r in (query, key, value) if r.name not in {i.out.name for i in sides.steps}}  # type: ignore[union-attr]
         self.tested |= {r for r in outside_reads(f.tail) if r != f.result}
         where = None if f.causal else self.weights.where

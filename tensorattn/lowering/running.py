@@ -32,9 +32,10 @@ def accumulate(builder: Builder, along: Comparison, array: Register, keep: Itera
 
 
 def count(builder: Builder, along: Comparison, keep: Set[Index]) -> Register:
-    """How many places are admitted for each along the index that is kept."""
-    index = along.left if along.right in keep else along.right
-    return accumulate(builder, along, builder.broadcast(builder.array(Literal(1), "int64"), {index}), keep)
+    """How many places are admitted for each along the index that is kept; of none, how many pairs."""
+    index, other = (along.left, along.right) if along.right in keep else (along.right, along.left)
+    ones = builder.broadcast(builder.array(Literal(1), "int64"), {index})
+    return builder.fold("sum", accumulate(builder, along, ones, {other}), keep)
 
 
 def some(builder: Builder, known: Comparison | None, summed: Iterable[Index]) -> Register | None:

@@ -104,7 +104,7 @@ def reduce_row(kind: str, row: np.ndarray) -> float:
             return row.min() if len(row) else np.inf
         case "lse":
             largest = row.max() if len(row) else -np.inf
-            return largest + np.log(np.exp(row - largest).sum()) if np.isfinite(largest) else float(largest)
+            return largest + np.log(np.exp(row - float(largest)).sum()) if np.isfinite(largest) else float(largest)
     raise TypeError(f"not a reduction: {kind}")
 
 
