@@ -19,7 +19,7 @@ from tensorattn.lowering.unifying import renamed
 from tensorattn.parts import Register, Stacked, TileRule
 from tensorattn.sizes import Size
 
-SMALL = 16  # what is left whole counts from this part of a tile on
+SMALL = 4  # what is left whole counts from this part of a tile on
 Inside = Callable[[tuple[Instruction, ...], frozenset[str], int], tuple[Instruction, ...]]
 
 
