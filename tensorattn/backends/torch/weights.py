@@ -226,7 +226,8 @@ def _bisected(z: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
 def _halved(z: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
     """The greatest τ at which Σ is at least 1, one bit of it a round; n equal entries have (1 − n^−t) / t ≤ log n."""
     low = torch.zeros_like(z[..., :1])
-    high = low + torch.clamp(1 / t, max=math.log(z.shape[-1]))
+    count = torch.sum(torch.ones_like(z), dim=-1, keepdim=True)  # a number would fix the length in an exported model
+    high = low + torch.minimum(1 / t, torch.log(count))
     for _ in range(54 if z.dtype == torch.float64 else 25):
         middle = (low + high) / 2
         inside = torch.clamp(t * (z - middle), min=-1)
