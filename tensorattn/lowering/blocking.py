@@ -23,6 +23,7 @@ BLOCKS = (16, 32, 64, 128, 256, 512, 1024)
 ROUND = 1 << 15  # entries that can be weighed in the time that a round of the loop takes by itself
 ROWS = 24  # a matrix product of as many rows runs at half its speed
 WORTH = 1.25  # what it has to gain
+SAMPLED = 256  # blocks that are looked at, so that planning takes as long for any length
 
 
 def blocked_rows(
@@ -36,8 +37,12 @@ def blocked_rows(
         return None
     axis = max(tied, key=flow.length)
     others = prod(flow.length(i) for i in free if i != axis and i not in shared)
-    prices = {b: _price(flow, rules, axis, found.indices, b, others) for b in BLOCKS if b < flow.length(axis)}
-    whole = _price(flow, rules, axis, found.indices, flow.length(axis), others)
+    length = flow.length(axis)
+    prices = {
+        block: _weighed(flow, rules, axis, found.indices, block, others) + ROUND * -(-length // block)
+        for block in (*(b for b in BLOCKS if b < length), length)
+    }
+    whole = prices.pop(length)
     best = min(prices, key=prices.__getitem__, default=None)
     if best is None or prices[best] * WORTH > whole:
         return None
@@ -64,7 +69,7 @@ def blocked_slices(flow: Flow, tile_entries: int) -> tuple[Index, TileRule] | No
         rows = min(reuse(flow, range(len(flow.body)), axis, alone), alone)
         for block in (b for b in (*FINE, *BLOCKS) if b < flow.length(axis)):
             rounds = -(-flow.length(axis) // block)
-            entries = (_price(flow, rules, axis, barred, block, rows) - ROUND * rounds) * alone / rows
+            entries = _weighed(flow, rules, axis, barred, block, rows) * alone / rows
             most = tile_entries if block * rows <= REUSE else tile_entries // DENSE_SHARE
             if entries <= most * rounds or block == FINE[0]:
                 prices[axis, block] = entries + ROUND * rounds
@@ -82,20 +87,22 @@ def _is_excluding(instruction: Apply) -> bool:
     return False
 
 
-def _price(
+def _weighed(
     flow: Flow, rules: Iterable[Constraint], axis: Index, barred: Sequence[Index], block: int, others: int
 ) -> float:
-    """Entries weighed, and the loop in their unit."""
+    """Entries weighed in all blocks; where these are many, by some of them at equal distances."""
     cut = frozenset({axis})
     bounds = [interval(rules, index, cut) for index in barred]
     length, total = flow.length(axis), 0.0
-    for start in range(0, length, block):
+    starts = range(0, length, block)
+    step = -(-len(starts) // SAMPLED)
+    for start in starts[step // 2 :: step]:
         rows = min(block, length - start)
         edges = {axis: (start, start + rows - 1)}
         sides = zip(barred, bounds, strict=True)
         reach = prod(_reach(low, high, flow.length(index), edges, flow.sizes) for index, (low, high) in sides)
-        total += (rows + ROWS / others) * others * reach + ROUND
-    return total
+        total += (rows + ROWS / others) * others * reach
+    return total * len(starts) / len(starts[step // 2 :: step])
 
 
 def _reach(
