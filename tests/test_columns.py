@@ -149,6 +149,22 @@ def test_positions_too_large_for_their_differences(joined, library, bias, unit):
 
 
 @BOTH
+def test_a_plan_kept_for_four_times_the_length_is_exact(joined, library):
+    """The positions that a plan was made for are a quarter of those whose products are exact."""
+    rng, wrap = np.random.default_rng(0), np.asarray if library == "numpy" else torch.tensor
+    compiled = ta.compile(ALIBI.replace("(nu - mu)", "(31 nu - 31 mu)"), plan="flattened")
+    for n in (1000, 4000):
+        x = {name: rng.normal(size=(1, n, 3)).astype(np.float32) for name in "qkv"}
+        x["slope"] = np.array([0.7390851 / 31], np.float32)
+        found = np.asarray(compiled({k: wrap(a) for k, a in x.items()}))
+    wide, rows = {k: a.astype(np.float64) for k, a in x.items()}, np.arange(50, n, 97)
+    distance = 31 * (np.arange(n) - rows[:, None])
+    score = wide["q"][0, rows] @ wide["k"][0].T / 3**0.5 + wide["slope"] * distance
+    weights = np.exp(np.where(distance > 0, -np.inf, score))
+    np.testing.assert_allclose(found[0, rows], weights / weights.sum(-1, keepdims=True) @ wide["v"][0], atol=5e-6)
+
+
+@BOTH
 def test_a_factor_too_large_for_its_pieces(joined, library):
     wrap = np.asarray if library == "numpy" else torch.tensor
     program = ta.parse(ALIBI)
