@@ -111,3 +111,13 @@ def test_second_derivatives_of_empty_rows_are_0(plan: str) -> None:
     assert all(x.isfinite().all() for x in twice)
     assert (twice[names.index("q")][3] == 0).all()
     assert (twice[names.index("b")][3] == 0).all()
+
+
+@pytest.mark.parametrize("kind", ["softmax[nu]", "sparsemax[nu]", "entmax[nu; 1.5]", "entmax[nu; 1.3]", "l1norm[nu]"])
+def test_without_keys_every_input_has_a_gradient(kind):
+    attend = ta.compile(f"y^mu_n = {kind}(q^mu_i k^nu_i) v^nu_n", plan="dense")
+    shapes = dict(q=(3, 2), k=(0, 2), v=(0, 2))
+    x = {name: torch.ones(shape, requires_grad=True) for name, shape in shapes.items()}
+    found = torch.autograd.grad(attend(x).sum(), list(x.values()))
+    assert [g.shape for g in found] == list(shapes.values())
+    assert not found[0].any()

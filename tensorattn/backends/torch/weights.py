@@ -167,7 +167,7 @@ def _sparse(
     """
     flat = rows(score, dims)
     if flat.shape[-1] == 0:
-        return torch.zeros_like(score)
+        return score + 0  # no entries, through which the score has a gradient
     live = flat != -math.inf
     if where is not None:
         live = live & rows(where.expand(score.shape), dims)
