@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tensorattn.backends.numpy import functions as numpy_functions
-from tensorattn.backends.torch import functions as torch_functions
+from tensorattn.backends.torch import tiles as torch_tiles
 from tensorattn.kernel import (
     Apply,
     Fill,
@@ -169,21 +169,31 @@ def test_a_selection_in_place(dtype, other):
     for shape in ((3, 4, 5), (1, 4, 5), (3, 1, 5), (), (7,), (0, 4), (300, 400)):
         alternate = tuple(1 if n % 2 else size for n, size in enumerate(shape))
         for where in {shape, shape[1:], shape[-1:], (1,) * len(shape), alternate, ()}:
-            a, p = rng.normal(size=shape).astype(dtype), np.asarray(rng.random(where) < 0.5)
+            a, some = rng.normal(size=shape).astype(dtype), np.asarray(rng.random(where) < 0.5)
             a.reshape(-1)[::3], a.reshape(-1)[1::5] = np.nan, np.inf
-            expected = np.where(p, a, dtype(other))
-            copies = [lambda a=a: a.copy(), lambda a=a: np.array(a.T, order="C").T]
-            for made in (copy() for copy in copies):
-                np.testing.assert_array_equal(numpy_functions.select(p, made, other, made), expected)
-            np.testing.assert_array_equal(numpy_functions.select(p, a, other, np.empty_like(a)), expected)
-            for made in (torch.from_numpy(copy()) for copy in copies if a.ndim):
-                np.testing.assert_array_equal(torch_functions.select(torch.tensor(p), made, other, made), expected)
+            for p in (some, _true_but_in_a_stretch(some), np.ones_like(some)):
+                expected = np.where(p, a, dtype(other))
+                copies = [lambda a=a: a.copy(), lambda a=a: np.array(a.T, order="C").T]
+                for made in (copy() for copy in copies):
+                    np.testing.assert_array_equal(numpy_functions.select(p, made, other, made), expected)
+                np.testing.assert_array_equal(numpy_functions.select(p, a, other, np.empty_like(a)), expected)
+                for made in (torch.from_numpy(copy()) for copy in copies if a.ndim):
+                    np.testing.assert_array_equal(torch_tiles.select(torch.tensor(p), made, other, made), expected)
+
+
+def _true_but_in_a_stretch(p):
+    """Of the last axis, neither its beginning nor its end."""
+    p = p.copy()
+    if p.ndim:
+        n = p.shape[-1]
+        p[..., : n // 3], p[..., n - n // 4 :] = True, True
+    return p
 
 
 def test_a_selection_in_place_keeps_the_sign_of_zero():
     p, a = np.array([True, False]), np.ones(2, np.float32)
     for found in (
         numpy_functions.select(p, a.copy(), -0.0, a.copy()),
-        torch_functions.select(torch.tensor(p), torch.tensor(a), -0.0, torch.tensor(a)),
+        torch_tiles.select(torch.tensor(p), torch.tensor(a), -0.0, torch.tensor(a)),
     ):
         assert np.signbit(np.asarray(found)).tolist() == [False, True]

@@ -27,7 +27,7 @@ def apply(writer: Writer, instruction: Apply) -> None:
     dtypes = _operand_dtypes(function, arguments, out.dtype)
     present = tuple(i for i in out.axes if any(isinstance(a, Register) and i in a.axes for a in arguments))
     groups = _groups(writer, arguments, dtypes, present)
-    texts = _operands(writer, function, arguments, dtypes, present, packed=groups is not None)
+    texts = _operands(writer, function, arguments, dtypes, present, groups)
     place = writer.out(out, present, groups) if placed(instruction) else None
     if function == "uniform":
         bits = writer.words.cast.format(x=f"hashed({', '.join(texts)})", dtype=writer.words.dtype(out.dtype))
@@ -49,13 +49,15 @@ def apply(writer: Writer, instruction: Apply) -> None:
 def _groups(
     writer: Writer, arguments: tuple[Operand, ...], dtypes: list[str], axes: tuple[Index, ...]
 ) -> Groups | None:
-    """The groups of axes that are one dimension of every operand; None where they differ."""
+    """The groups of axes that are one dimension of every operand that has any of them; None where they differ."""
     read = [writer.read(a, d) for a, d in zip(arguments, dtypes, strict=True) if isinstance(a, Register)]
     alike = {(text.axes, text.groups) for text in read if text.packed is not None}
-    if len(alike) != 1 or any(text.packed is None for text in read):
+    if len(alike) != 1:
         return None
     own, groups = alike.pop()
-    return groups if own == axes else None
+    several = {index for group in groups if len(group) > 1 for index in group}
+    apart = all(text.packed is not None or several.isdisjoint(text.axes) for text in read)
+    return groups if own == axes and apart else None
 
 
 def _either(writer: Writer, instruction: Apply) -> None:
@@ -102,9 +104,9 @@ def _operands(
     arguments: tuple[Operand, ...],
     dtypes: list[str],
     axes: tuple[Index, ...],
-    *,
-    packed: bool,
+    groups: Groups | None,
 ) -> list[str]:
+    firsts = [group[0] for group in groups or ()]  # a dimension for each, of operands that have none of the others
     texts = []
     values = arguments[1:] if function in ("where", "select") else arguments
     bare = all(isinstance(a, Literal) for a in values)  # then the first of them has to bring the dtype
@@ -113,7 +115,8 @@ def _operands(
         match argument:
             case Register():
                 value = writer.read(argument, dtype)
-                texts.append(value.packed if packed and value.packed else writer.aligned(value, axes))
+                packed = value.packed if groups else None
+                texts.append(packed or writer.aligned(value, firsts if groups else axes))
             case Literal():
                 array = dtype == "bool" or function in writer.words.array_only or position < first
                 array = array or function == "uniform"  # a literal's own integers do not wrap around

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 
 from tensorattn.backends.writing import Text, Writer
-from tensorattn.kernel import Instruction, Slice, Stream
+from tensorattn.kernel import Fold, Instruction, Slice, Stream
 from tensorattn.lowering.buffers import Room, places
 from tensorattn.lowering.intervals import span
-from tensorattn.lowering.liveness import makes
+from tensorattn.lowering.liveness import makes, reads
 from tensorattn.lowering.narrowing import is_sum
 from tensorattn.parts import Bound, Edge, Narrowed, Register, TileRule
 
@@ -50,9 +51,15 @@ def write_stream(writer: Writer, stream: Stream, write_all: WriteAll) -> None:
         writer.line(f"{length} = {stop} - {start}")
         for narrowed in stream.narrowed:
             narrowing.enter_context(_narrowed(writer, narrowed))
-        write_all(writer, stream.body)
+        added = _added(stream)
+        for instruction in stream.body:
+            if makes(instruction)[0] in added:
+                _write_added(writer, instruction, *added[instruction.out])  # type: ignore[arg-type,union-attr]
+            else:
+                write_all(writer, (instruction,))
+        done = {merged for _, merged in added.values()}
         for instruction in stream.merge:
-            if not _write_sum(writer, stream, instruction):
+            if not (done.intersection(makes(instruction)) or _write_sum(writer, stream, instruction)):
                 write_all(writer, (instruction,))
         for stack, name in zip(stream.stacked, pieces, strict=True):
             part = writer.arranged(writer.read(stack.part, stack.out.dtype), stack.part.axes)
@@ -81,6 +88,35 @@ def _write_sum(writer: Writer, stream: Stream, merge: Instruction) -> bool:
             writer.assign(merged, Text(text, axes))
             return True
     return False
+
+
+def _added(stream: Stream) -> dict[Register, tuple[Register, Register]]:
+    """Sums over axes within a tile that are only added to a state: by what they make, the state and what it becomes."""
+    alike = [makes(i)[0] for i in stream.body if isinstance(i, Fold) and _keeps_order(i)]
+    cut = {narrowed.axis for narrowed in stream.narrowed}
+    used = Counter(r for i in (*stream.body, *stream.merge) for r in reads(i))
+    used.update(stack.part for stack in stream.stacked)
+    found = {}
+    for carry, merged in zip(stream.carry, stream.merged, strict=True):
+        state, part = carry.state, carry.part
+        same = part.axes == state.axes and part.dtype == state.dtype
+        if part in alike and used[part] == 1 and is_sum(stream, carry) and same and not cut & {*state.axes}:
+            found[part] = state, merged
+    return found
+
+
+def _keeps_order(fold: Fold) -> bool:
+    kept = tuple(index for index in fold.source.axes if index in fold.out.axes)
+    return fold.kind == "sum" and kept == fold.out.axes != fold.source.axes and fold.source.dtype == fold.out.dtype
+
+
+def _write_added(writer: Writer, fold: Fold, state: Register, merged: Register) -> None:
+    """The line that adds what is summed to the state, without a pass for the sum where a tile has one position."""
+    source, writer.needs_owned = writer.read(fold.source), True
+    dims = writer.dims(source.axes, [index for index in source.axes if index not in fold.out.axes])
+    own = "True" if writer.words.owned is None else "own"
+    text = f"add_sum({writer.name(state)}, {source.source}, {dims}, {own})"
+    writer.assign(merged, Text(text, merged.axes))
 
 
 def _write_tile(writer: Writer, stream: Stream, size: str) -> str:

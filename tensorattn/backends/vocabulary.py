@@ -15,8 +15,9 @@ class Vocabulary:
     `functions` maps the functions of `Apply` to templates over `{0}, {1}, …`; `folds` the kinds of `Fold`.
     `helpers` are modules whose top-level names the templates use; an earlier one never uses a later one.
     `array_only`: functions that take no bare numbers. `exp2`: what `weigh` takes for base 2.
-    `into` names the functions of `Apply` that take `out=`; `room` makes memory of `size` entries for it, `over` is an
-    array `x` that is written over, and `owned` says of the `inputs` whether either may be done (None: always).
+    `into` names the functions of `Apply`, and matrix products, that take `out=`; `room` makes memory of `size` entries
+    for it, `over` is an array `x` that is written over, and `owned` says of the `inputs` whether either may be done
+    (None: always).
     `looks` says whether values may be looked at to choose a faster way (None: always).
     `load_known` reads an array that has its dtype already, and
     `scalar_output` gives a result without axes, which a library may have made a number.
@@ -90,6 +91,7 @@ def common_functions(namespace: str) -> dict[str, str]:
 
 
 def common_into(namespace: str) -> dict[str, str]:
-    """The functions that take `out=` and that every array library spells alike."""
+    """The functions that take `out=`, and matrix products, as every array library spells them alike."""
     others = {"negate": "negative", "and": "logical_and", "or": "logical_or", "not": "logical_not"}
-    return {name: "select" if name == "select" else f"{namespace}.{others.get(name, name)}" for name in INTO}
+    products = dict.fromkeys(("matmul", "batch_matmul"), f"{namespace}.matmul")
+    return products | {name: "select" if name == "select" else f"{namespace}.{others.get(name, name)}" for name in INTO}

@@ -93,12 +93,23 @@ def select(p: np.ndarray, a: np.ndarray, b: np.ndarray | float, out: np.ndarray 
         return np.where(p, a, b)
     if out is not a:
         np.copyto(out, a)
-    if p.all():
+    if isinstance(b, np.ndarray):
+        np.copyto(out, b, where=~p)
         return out
-    if out.dtype.name in BITS and not isinstance(b, np.ndarray):
-        return _in_bits(p, out, b)
-    np.copyto(out, b, where=~p)
+    first, last = outside(p)
+    if first < last:
+        part = out[..., first:last] if p.ndim and p.shape[-1] > 1 else out
+        p = p[..., first:last] if p.ndim else p
+        _in_bits(p, part, b) if out.dtype.name in BITS else np.copyto(part, b, where=~p)
     return out
+
+
+def outside(p: np.ndarray) -> tuple[int, int]:
+    """The stretch of the last axis without which p holds everywhere; (0, 0) if it does anyway."""
+    if not p.size:
+        return 0, 0
+    places = np.flatnonzero(~p.reshape(-1, p.shape[-1] if p.ndim else 1).all(0))
+    return (int(places[0]), int(places[-1]) + 1) if len(places) else (0, 0)
 
 
 BITS = {"float32": "int32", "float64": "int64"}
@@ -252,3 +263,8 @@ def add_at(total: np.ndarray, part: np.ndarray, places: tuple[tuple[int, int, in
         found[dim] = slice(start, stop)
     total[tuple(found)] += part
     return total
+
+
+def add_sum(total: np.ndarray, x: np.ndarray, dims: tuple[int, ...], own: bool) -> np.ndarray:
+    """The total with the sum of x along the axes added."""
+    return np.add(total, np.sum(x, axis=dims), out=total if own else None)

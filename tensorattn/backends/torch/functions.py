@@ -47,34 +47,6 @@ def is_for_onnx() -> bool:
     return torch.compiler.is_compiling() and torch.onnx.is_in_onnx_export()
 
 
-def put(pieces: list[torch.Tensor], part: torch.Tensor, dim: int, start: int, size: int) -> None:
-    """Take a stretch of a result that is `size` long along `dim`.
-
-    The list holds the whole result from the first stretch on; where gradients or a transform follow what is computed,
-    it holds the stretches, for those do not follow a write well.
-    """
-    if not pieces and not _is_recorded(part):
-        shape = [*part.shape[:dim], size, *part.shape[dim + 1 :]]
-        pieces.append(torch.empty(shape, dtype=part.dtype, device=part.device))
-    if pieces and pieces[0].shape[dim] == size:
-        pieces[0].narrow(dim, start, part.shape[dim]).copy_(part)
-    else:
-        pieces.append(part)
-
-
-def joined(pieces: list[torch.Tensor], dim: int) -> torch.Tensor:
-    """The result whose stretches were put; the list gives it away."""
-    found = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=dim)
-    pieces.clear()
-    return found
-
-
-def _is_recorded(x: torch.Tensor) -> bool:
-    """Whether something watches the computation: recorded gradients, a transform, forward mode, a subclass."""
-    recorded = x.requires_grad and torch.is_grad_enabled()
-    return recorded or is_followed() or torch.autograd.forward_ad._current_level >= 0 or type(x) is not torch.Tensor
-
-
 def may_write(*inputs: object) -> bool:
     """Whether results may be written over what is no longer needed: nobody else sees or records the operations.
 
@@ -135,46 +107,6 @@ def longest_pair(a: torch.Tensor, b: torch.Tensor, rows: int) -> float:
         return math.inf
     step = max(PAIRS // (b.shape[0] * b.shape[2]), 1)
     return 1.001 * math.sqrt(max((a[:, n : n + step] @ b).amax().item() for n in range(0, a.shape[1], step)))
-
-
-def fit(room: torch.Tensor | None, shape: tuple[int, ...]) -> torch.Tensor | None:
-    """The first entries of a flat tensor in this shape (a view); None, which asks for new memory, of None."""
-    return None if room is None else room[: math.prod(shape)].view(shape)
-
-
-def select(p: torch.Tensor, a: torch.Tensor, b: torch.Tensor | float, out: torch.Tensor | None = None) -> torch.Tensor:
-    """a where p, else b; `out` is written if given (nobody follows the values then, and a tile may be all within p)."""
-    if out is None:
-        return torch.where(p, a, b)
-    if isinstance(b, torch.Tensor):
-        return torch.where(p, a, b, out=out)
-    out = out if out is a else out.copy_(a)
-    if not out.is_cpu or out.dtype not in BITS:
-        return out.masked_fill_(~p, b)
-    return out if bool(p.all()) else _in_bits(p, out, b)
-
-
-FEW_BITS = 1 << 15  # of a mask at once
-BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
-
-
-def _in_bits(p: torch.Tensor, out: torch.Tensor, b: float) -> torch.Tensor:
-    """`out` with b where not p, by masks of its bits, a stretch of p at a time: masked_fill is no vector code and ten
-    times slower."""
-    kind = BITS[out.dtype]
-    bits, other = out.view(kind), torch.tensor(b, dtype=out.dtype).view(kind)
-    while p.dim() and len(p) == 1:
-        p = p[0]
-    if not p.dim():
-        return out.fill_(b)
-    step = max(FEW_BITS * len(p) // p.numel(), 1)
-    for start in range(0, len(p), step):
-        mask = p[start : start + step].to(kind).neg_()
-        part = bits.narrow(out.dim() - p.dim(), start, len(mask))
-        part.bitwise_and_(mask)
-        if other != 0:
-            part.bitwise_or_(mask.bitwise_not_().bitwise_and_(other))
-    return out
 
 
 def integer_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -384,15 +316,3 @@ def scatter(source: torch.Tensor, kept: int, places: tuple[torch.Tensor, ...], s
     if places and 0 not in shape:
         return torch.ops.aten.index_put(total, [*[None] * kept, *places], source, True)
     return total if places else total + source
-
-
-def add_at(
-    total: torch.Tensor, part: torch.Tensor, places: tuple[tuple[int, int, int], ...], own: bool
-) -> torch.Tensor:
-    """The total with a part added to a stretch of it: for each place a dimension, where it starts and stops."""
-    total = total if own else total.clone()
-    stretch = total
-    for dim, start, stop in places:
-        stretch = stretch.narrow(dim, start, stop - start)
-    stretch += part
-    return total

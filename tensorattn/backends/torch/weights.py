@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import torch
 
-from tensorattn.backends.torch.functions import batch_first, is_followed, is_for_onnx, rows, select, unrows
+from tensorattn.backends.torch.functions import batch_first, is_followed, is_for_onnx, rows, unrows
+from tensorattn.backends.torch.tiles import outside, select
 from tensorattn.errors import ShapeError
 
 
@@ -67,7 +68,7 @@ def weigh(
     out: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """A tile of a softmax: exp(score − m), m = max of the floor and the admitted scores, and the sum."""
-    if where is not None and out is not None and where.is_cpu and bool(where.all()):  # a tile within the predicate
+    if where is not None and out is not None and where.is_cpu and outside(where) == (0, 0):  # a tile within it
         where = None
     admitted = score if where is None else select(where, score, -math.inf, out)
     greatest = _highest(admitted, dims).detach()

@@ -1,0 +1,128 @@
+"""Memory of loops over tiles: rooms and what is written to them, stretches of results, and running sums."""
+
+import math
+
+import torch
+
+from tensorattn.backends.torch.functions import is_followed
+
+
+def put(pieces: list[torch.Tensor], part: torch.Tensor, dim: int, start: int, size: int) -> None:
+    """Take a stretch of a result that is `size` long along `dim`.
+
+    The list holds the whole result from the first stretch on; where gradients or a transform follow what is computed,
+    it holds the stretches, for those do not follow a write well.
+    """
+    if not pieces and not _is_recorded(part):
+        shape = [*part.shape[:dim], size, *part.shape[dim + 1 :]]
+        pieces.append(torch.empty(shape, dtype=part.dtype, device=part.device))
+    if pieces and pieces[0].shape[dim] == size:
+        pieces[0].narrow(dim, start, part.shape[dim]).copy_(part)
+    else:
+        pieces.append(part)
+
+
+def joined(pieces: list[torch.Tensor], dim: int) -> torch.Tensor:
+    """The result whose stretches were put; the list gives it away."""
+    found = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=dim)
+    pieces.clear()
+    return found
+
+
+def _is_recorded(x: torch.Tensor) -> bool:
+    """Whether something watches the computation: recorded gradients, a transform, forward mode, a subclass."""
+    recorded = x.requires_grad and torch.is_grad_enabled()
+    return recorded or is_followed() or torch.autograd.forward_ad._current_level >= 0 or type(x) is not torch.Tensor
+
+
+class Room(dict[tuple[int, ...], torch.Tensor]):
+    """Flat memory; `room[shape]` is a view of its first entries, kept because most tiles have one shape."""
+
+    def __init__(self, memory: torch.Tensor) -> None:
+        self.memory = memory
+
+    def __missing__(self, shape: tuple[int, ...]) -> torch.Tensor:
+        if len(self) == 4:  # of a triangle every tile has another
+            self.clear()
+        view = self[shape] = self.memory[: math.prod(shape)].view(shape)
+        return view
+
+
+def fit(room: Room | None, shape: tuple[int, ...]) -> torch.Tensor | None:
+    """The room in this shape; None, which asks for new memory, where there is none."""
+    return None if room is None else room[shape]
+
+
+def select(p: torch.Tensor, a: torch.Tensor, b: torch.Tensor | float, out: torch.Tensor | None = None) -> torch.Tensor:
+    """a where p, else b; `out` is written if given (nobody follows the values then, and most of a tile may be in p)."""
+    if out is None:
+        return torch.where(p, a, b)
+    if isinstance(b, torch.Tensor):
+        return torch.where(p, a, b, out=out)
+    out = out if out is a else out.copy_(a)
+    if not out.is_cpu:
+        return out.masked_fill_(~p, b)
+    first, last = outside(p)
+    if first < last:
+        part = out[..., first:last] if p.dim() and p.shape[-1] > 1 else out
+        p = p[..., first:last] if p.dim() else p
+        part.masked_fill_(~p, b) if out.dtype not in BITS else _in_bits(p, part, b)
+    return out
+
+
+def outside(p: torch.Tensor) -> tuple[int, int]:
+    """The stretch of the last axis without which p holds everywhere; (0, 0) if it does anyway."""
+    if not p.numel():
+        return 0, 0
+    bytes_ = p.view(torch.uint8)  # of which the least is found twenty times as fast as whether all bools are true
+    columns = bytes_.flatten(0, -2).amin(0) if p.dim() > 1 else bytes_.reshape(-1)
+    places = (columns == 0).nonzero()
+    return (int(places[0]), int(places[-1]) + 1) if len(places) else (0, 0)
+
+
+FEW_BITS = 1 << 15  # of a mask at once
+BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
+
+
+def _in_bits(p: torch.Tensor, out: torch.Tensor, b: float) -> torch.Tensor:
+    """`out` with b where not p, by masks of its bits, a stretch of p at a time: masked_fill is no vector code and ten
+    times slower."""
+    kind = BITS[out.dtype]
+    bits, other = out.view(kind), torch.tensor(b, dtype=out.dtype).view(kind)
+    while p.dim() and len(p) == 1:
+        p = p[0]
+    if not p.dim():
+        return out.fill_(b)
+    step = max(FEW_BITS * len(p) // p.numel(), 1)
+    for start in range(0, len(p), step):
+        mask = p[start : start + step].to(kind).neg_()
+        part = bits.narrow(out.dim() - p.dim(), start, len(mask))
+        part.bitwise_and_(mask)
+        if other != 0:
+            part.bitwise_or_(mask.bitwise_not_().bitwise_and_(other))
+    return out
+
+
+def add_at(
+    total: torch.Tensor, part: torch.Tensor, places: tuple[tuple[int, int, int], ...], own: bool
+) -> torch.Tensor:
+    """The total with a part added to a stretch of it: for each place a dimension, where it starts and stops."""
+    total = total if own else total.clone()
+    stretch = total
+    for dim, start, stop in places:
+        stretch = stretch.narrow(dim, start, stop - start)
+    stretch += part
+    return total
+
+
+FEW_PARTS = 4  # of a sum, so that a pass for each costs less than one for their sum and one to add it
+
+
+def add_sum(total: torch.Tensor, x: torch.Tensor, dims: tuple[int, ...], own: bool) -> torch.Tensor:
+    """The total with the sum of x along the axes added."""
+    if not own:
+        return total + torch.sum(x, dim=dims)
+    few = len(dims) == 1 and x.shape[dims[0]] <= FEW_PARTS
+    for part in x.unbind(dims[0]) if few else (torch.sum(x, dim=dims),):
+        total += part
+    return total
