@@ -31,6 +31,7 @@ from tensorattn.kernel import (
     Weigh,
 )
 from tensorattn.lowering.buffers import Room, places
+from tensorattn.lowering.layouts import repeating
 from tensorattn.lowering.liveness import makes, reads
 from tensorattn.lowering.views import BYTES, entries, is_view, size_in_bytes, viewed
 from tensorattn.parts import Literal, Register
@@ -138,7 +139,9 @@ def _attended_temporaries(instruction: Attend) -> Size:
 def _groups(step: Contract) -> tuple[Axes, Axes, Axes, Axes]:
     """The axes of a matrix product: in all three arrays, in `a` and the result, in `b` and the result, summed."""
     a, b, out = step.a.axes, step.b.axes, step.out.axes
-    batch = tuple(i for i in out if i in a and i in b)
+    repeated = {repeating(a, b, out), repeating(b, a, out)}
+    batch = tuple(i for i in out if (i in a and i in b) or i in repeated)
+    a, b = (tuple(i for i in axes if i not in repeated) for axes in (a, b))
     left, right = tuple(i for i in out if i in a and i not in b), tuple(i for i in out if i in b and i not in a)
     return batch, left, right, tuple(i for i in a if i in b and i not in out)
 
@@ -165,8 +168,8 @@ def _unbatched(step: Contract, stored: Mapping[Register, Axes]) -> Size:
     for one, rest in ((step.a, left), (step.b, right)):
         axes = tuple(i for i in stored[one] if i in (*batch, *rest, *inner))
         ordered = _adjacent(rest, axes) and _adjacent(inner, axes)
-        kept = tuple(i for i in axes if i in batch)
-        if ordered and (axes[-1] in batch or kept != batch or not _adjacent(batch, axes)):
+        kept, own = tuple(i for i in axes if i in batch), tuple(i for i in batch if i in axes)
+        if ordered and (axes[-1] in batch or kept != own or not _adjacent(own, axes)):
             total = total + size_in_bytes(one)
     return total
 

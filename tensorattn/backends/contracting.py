@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from tensorattn.backends.writing import Text, Writer, atom
 from tensorattn.ir import Index
 from tensorattn.kernel import Contract
+from tensorattn.lowering.layouts import repeating
 from tensorattn.parts import Register
 
 
@@ -45,6 +46,7 @@ def _broadcast_product(writer: Writer, a: Text, b: Text, out: Register) -> Text:
 
 def _matrix_product(writer: Writer, a: Text, b: Text, out: Register) -> Text:
     axes = out.axes
+    a, b = _repeated(writer, a, b, axes), _repeated(writer, b, a, axes)
     batch = [index for index in axes if index in a.axes and index in b.axes]
     left = [index for index in a.axes if index in axes and index not in b.axes]
     right = [index for index in b.axes if index in axes and index not in a.axes]
@@ -61,11 +63,18 @@ def _matrix_product(writer: Writer, a: Text, b: Text, out: Register) -> Text:
     product = writer.words.batch_matmul if len(batch) == 1 else "{a} @ {b}"
     product = writer.words.integer_matmul if out.dtype == "int64" else product
     if place is not None:
-        product = f"{writer.words.namespace}.matmul({{a}}, {{b}}, out={place})"
+        kind = "batch_matmul" if len(batch) == 1 else "matmul"
+        product = f"{writer.words.into[kind]}({{a}}, {{b}}, out={place})"
     source = product.format(
         a=_matrix(writer, a, batch, left, inner, rows=True), b=_matrix(writer, b, batch, right, inner, rows=False)
     )
     return _parted(writer, source, batch, left, right)
+
+
+def _repeated(writer: Writer, value: Text, other: Text, axes: Sequence[Index]) -> Text:
+    """A value that the other one needs once for each place along its first axis, where it would be copied otherwise."""
+    one = repeating(value.axes, other.axes, axes)
+    return value if one is None else writer.expanded(value.source, (one, *value.axes))
 
 
 def _layouts(batch: Sequence[Index], outer: Sequence[Index], inner: Sequence[Index]) -> tuple[tuple[Index, ...], ...]:
