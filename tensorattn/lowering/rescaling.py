@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf, log
 
-from tensorattn.kernel import Apply, Arrange, Cast, Contract, IfFinite, Instruction, Kernel
-from tensorattn.lowering.liveness import makes, without_dead
+from tensorattn.kernel import Apply, Arrange, Cast, Contract, IfFinite, Instruction, Kernel, Weigh
+from tensorattn.lowering.liveness import makes, reads, without_dead
 from tensorattn.parts import Literal, Register
 
 LOG2_E = 1 / log(2)
@@ -107,6 +107,46 @@ def _rebased(
         return body
     exp2 = replace(body[number], function="exp2", arguments=(scaling.score,))  # type: ignore[call-overload]
     new = (*body[:number], *scaling.outside, *scaling.inside, exp2, *body[number + 1 :])
-    new = without_dead(new, results)
-    large = [sum(set(argument.axes) <= set(r.axes) for i in side for r in makes(i)) for side in (body, new)]
-    return new if large[1] <= large[0] else body  # what is needed in both units is not made twice
+    return _unless_twice(body, without_dead(new, results), argument)
+
+
+def weighed_in_twos(body: tuple[Instruction, ...], results: frozenset[str]) -> tuple[Instruction, ...]:
+    """The body of a slice, with exp2 for the softmaxes that share scores: one alone would need them in both units."""
+    for score in {i.score.name: i.score for i in body if _is_plain(i)}.values():  # type: ignore[union-attr]
+        users = [n for n, i in enumerate(body) if score in reads(i)]
+        if score.name not in results and all(_is_plain(body[n]) for n in users):
+            body = _in_twos(body, users, score, results)
+    return body
+
+
+def _is_plain(instruction: Instruction) -> bool:
+    return isinstance(instruction, Weigh) and instruction.base == "e" and instruction.floor is None
+
+
+def _in_twos(
+    body: tuple[Instruction, ...], users: list[int], score: Register, results: frozenset[str]
+) -> tuple[Instruction, ...]:
+    scaling = Scaling(body, set(range(users[0])), score, "2")
+    made = (*scaling.outside, *scaling.inside)
+    taken = {r.name for i in body for r in makes(i)} & {r.name for i in made for r in makes(i)}
+    if scaling.base != "2" or taken:
+        return body
+    new = [*body[: users[0]], *made]
+    for number, instruction in enumerate(body[users[0] :], users[0]):
+        if number not in users:
+            new.append(instruction)
+            continue
+        assert isinstance(instruction, Weigh)
+        greatest = _named(instruction.greatest)
+        new.append(replace(instruction, score=scaling.score, base="2", greatest=greatest))
+        new.append(Apply(instruction.greatest, "multiply", (greatest, Literal(log(2)))))
+    kept = tuple(r for i in new for r in makes(i) if r.name in results)
+    return _unless_twice(body, without_dead(tuple(new), kept), score)
+
+
+def _unless_twice(
+    body: tuple[Instruction, ...], new: tuple[Instruction, ...], score: Register
+) -> tuple[Instruction, ...]:
+    """The new body, unless something like the scores is made in both units."""
+    large = [sum(set(score.axes) <= set(r.axes) for i in side for r in makes(i)) for side in (body, new)]
+    return new if large[1] <= large[0] else body

@@ -21,6 +21,7 @@ from tensorattn.lowering.liveness import reads
 from tensorattn.lowering.looping import RefusalError
 from tensorattn.lowering.narrowing import narrowed
 from tensorattn.lowering.online import Cluster
+from tensorattn.lowering.rescaling import weighed_in_twos
 from tensorattn.lowering.slicing import Region, region, sliced
 from tensorattn.lowering.tiling import is_head, largest, needed_rows, slice_rule
 from tensorattn.lowering.unifying import unified
@@ -98,7 +99,7 @@ class _Pass:
             flow = Flow(body, results, sizes)
             target = self._target(flow, done)
             if target is None:
-                return body
+                return weighed_in_twos(body, results) if around and self.base == "2" else body
             done.add(flow.out(target).name)
             axes = {i for r in _sources(body[target]) for i in r.axes}
             above = flow.entries(axes) >= least
