@@ -122,7 +122,7 @@ def test_a_recorded_call_runs_over_ordered_tuples_where_it_may(
 
 def test_the_backward_pass_makes_half_the_weights() -> None:
     """The exponentials of one loop, whose second axis begins where the first one's tile does."""
-    sizes = dict.fromkeys(("mu", "nu", "rho"), 128) | dict(i=8, n=8)
+    sizes = dict.fromkeys(("mu", "nu", "rho"), 256) | dict(i=8, n=8)
     program = ta.parse(PAIRS)
     dtypes = dict.fromkeys(program.inputs, "float32")
     exps = []
@@ -130,7 +130,7 @@ def test_the_backward_pass_makes_half_the_weights() -> None:
         key = units.key_of(program, ("y",), {}, dtypes, 0, sizes, "streamed", None, halved=halved)
         count = len(units.unit(key).outputs)
         back = units.unit(units.stepped(key, "adjoint", (True, *[False] * (count - 1)), program.inputs))
-        kernel = back.planned("torch", {n: sizes.get(n, 128) for n, _ in back.kernel.sizes})
+        kernel = back.planned("torch", {n: sizes.get(n, 256) for n, _ in back.kernel.sizes})
         (loop,) = [i for i in kernel.body if isinstance(i, Stream)]
         assert sum(isinstance(i, Apply) and i.function == "exp2" for i in loop.body) == 1
         exps.append(kernel_cost(kernel, "torch").at(sizes).exps)

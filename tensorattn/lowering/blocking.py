@@ -14,12 +14,13 @@ from tensorattn.ir import Index
 from tensorattn.kernel import Apply, Normalised
 from tensorattn.lowering.flow import Flow
 from tensorattn.lowering.intervals import Constraint, constraints, interval
-from tensorattn.lowering.tiling import DENSE_SHARE, REUSE, reuse
+from tensorattn.lowering.tiling import REUSE, reuse
 from tensorattn.parts import Bound, Edge, Literal, Register, TileRule
 from tensorattn.sizes import Size
 
-FINE = (1, 2, 4, 8)  # of slices, in which other axes make up the products
+FINE = (1, 2, 3, 4, 6, 8)  # of slices, in which other axes make up the products
 BLOCKS = (16, 32, 64, 128, 256, 512, 1024)
+SHARE = 3  # of a tile, for what is admitted of a slice on average: about three arrays like it are alive at once
 ROUND = 1 << 15  # entries that can be weighed in the time that a round of the loop takes by itself
 ROWS = 24  # a matrix product of as many rows runs at half its speed
 WORTH = 1.25  # what it has to gain
@@ -70,7 +71,7 @@ def blocked_slices(flow: Flow, tile_entries: int) -> tuple[Index, TileRule] | No
         for block in (b for b in (*FINE, *BLOCKS) if b < flow.length(axis)):
             rounds = -(-flow.length(axis) // block)
             entries = _weighed(flow, rules, axis, barred, block, rows) * alone / rows
-            most = tile_entries if block * rows <= REUSE else tile_entries // DENSE_SHARE
+            most = tile_entries if block * rows <= REUSE else tile_entries // SHARE
             if entries <= most * rounds or block == FINE[0]:
                 prices[axis, block] = entries + ROUND * rounds
     best = min(prices, key=prices.__getitem__, default=None)
