@@ -267,39 +267,17 @@ class Resolver(ReferenceResolver):
         listed = (node.name, *node.parts)
         repeated = [n for n in listed if sum(m.text == n.text for m in listed) > 1]
         if repeated:
+            spans = [n.span for n in repeated]
             self.complain(
-                "E-LHSDUP",
-                f"`{repeated[0].text}` repeats within one cat",
-                [n.span for n in repeated],
-                "name the whole and each part once",
+                "E-LHSDUP", f"`{repeated[0].text}` repeats within one cat", spans, "name the whole and each part once"
             )
         arguments, bound = [], []
         for name, argument in zip(node.parts, node.arguments, strict=True):
-            if name.text in env:
-                self.complain(
-                    "E-SHADOW",
-                    f"cat binds {name.text}, which is free or bound around it",
-                    [name.span],
-                    "use another letter for the part",
-                )
             bound.append(self.numbers.fresh(name.text))
             part = self.expression(argument, {**env, name.text: bound[-1]})
-            if name.text not in part.opened:
-                self.complain(
-                    "E-NORMIDX",
-                    f"argument {len(bound)} of cat does not carry its part {name.text}",
-                    [name.span, argument.span],
-                    f"use {name.text} in it, or broadcast with ones_<{name.text}>",
-                )
+            self._check_part(node, len(bound), part, env)
             part.opened.pop(name.text, None)
             part.reduced[name.text] = name.span
-            if node.name.text in part.opened:
-                self.complain(
-                    "E-SHADOW",
-                    f"cat makes {node.name.text}, which its argument carries already",
-                    [node.name.span, *part.opened[node.name.text]],
-                    "use another letter for the whole",
-                )
             arguments.append(part)
         self._siblings(arguments, env, terms=True)
         whole = merged(arguments)
@@ -308,6 +286,21 @@ class Resolver(ReferenceResolver):
         index = env.get(node.name.text, Index(node.name.text, OPEN))
         whole.expr = Concatenate(index, tuple(bound), tuple(a.expr for a in arguments), span=node.span)
         return whole
+
+    def _check_part(self, node: t.CatNode, number: int, part: Part, env: Env) -> None:
+        """Complaints of one argument of a cat: it binds its part, and does not carry the whole."""
+        name, argument, whole = node.parts[number - 1], node.arguments[number - 1], node.name
+        if name.text in env:
+            message = f"cat binds {name.text}, which is free or bound around it"
+            self.complain("E-SHADOW", message, [name.span], "use another letter for the part")
+        if name.text not in part.opened:
+            message = f"argument {number} of cat does not carry its part {name.text}"
+            hint = f"use {name.text} in it, or broadcast with ones_<{name.text}>"
+            self.complain("E-NORMIDX", message, [name.span, argument.span], hint)
+        if whole.text in part.opened:
+            message = f"cat makes {whole.text}, which its argument carries already"
+            spans = [whole.span, *part.opened[whole.text]]
+            self.complain("E-SHADOW", message, spans, "use another letter for the whole")
 
     # the rules between sibling scopes --------------------------------------------------------------------------
 

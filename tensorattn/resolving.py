@@ -136,18 +136,18 @@ class _StatementResolver(Resolver):
                         [span],
                         "bring the arithmetic to the right side, e.g. as x_<i+1>",
                     )
+        self._check_axes(target, axes, spans)
+        return tuple(axes), {name: found[0] for name, found in spans.items()}
+
+    def _check_axes(self, target: t.Reference, axes: list[tuple[Index, ...]], spans: dict[str, list[Span]]) -> None:
+        """Complaints of too many axes, and of an index that stands twice on the left side."""
         if len(axes) > MOST_AXES:
             what = f"a result of {len(axes)} axes, more than the {MOST_AXES} that array libraries hold"
             self.complain("E-LIMIT", what, [target.span], "merge axes: y_<(i j) k>")
         for name, found in spans.items():
             if len(found) > 1:
-                self.complain(
-                    "E-LHSDUP",
-                    f"{name} repeats on the left side",
-                    found,
-                    f"a diagonal takes another index and delta, e.g. D_<{name} j> = a_{name} delta_<{name} j>",
-                )
-        return tuple(axes), {name: found[0] for name, found in spans.items()}
+                hint = f"a diagonal takes another index and delta, e.g. D_<{name} j> = a_{name} delta_<{name} j>"
+                self.complain("E-LHSDUP", f"{name} repeats on the left side", found, hint)
 
     def _left_over(self, part: Part, free: dict[str, Index]) -> None:
         """Every index that is neither free nor summed dangles."""

@@ -135,63 +135,46 @@ def _complaints(source: Source, match: re.Match[str], kind: str, in_slots: bool)
 
 def _script(source: Source, match: re.Match[str]) -> Iterator[NotationError]:
     mark, index, span = match.group()[0], match.group("index"), Span(*match.span())
-    name = _name_before(source.text, match.start())
-    if mark == "^" and (index[:1].isdigit() or index in ("(", "-", "+")):
-        shown = name or "x"
-        hint = f"a power is written {shown}**(…), indices {shown}^<…>"
-        if index[:1].isdigit():
-            hint = f"a power: {shown}**{index}"
-            if re.fullmatch(WORD, shown):
-                hint = f"a label: {shown}{index}, a power: {shown}**{index}, or a fixed slot: {shown}_<{index}>"
-        yield _error(source, span, "E-POWER", f"`^{index}` is neither an index nor a power here", hint)
-    elif index[:1].isdigit():
-        yield _error(
-            source,
-            span,
-            "E-SYNTAX",
-            f"`{mark}{index}`: a digit is not an index",
-            f"a fixed slot is written {mark}<{index}>, a label belongs to the name: {name or 'x'}{index}",
-        )
-    elif match.group("space"):
-        yield _error(
-            source,
-            span,
-            "E-SYNTAX",
-            f"no space may stand between `{mark}` and its index",
-            f"write {mark}{index} or {mark}<…>",
-        )
-    elif mark == "^" and index == "T":
-        yield _error(
-            source,
-            span,
-            "E-MATRIX",
-            "`^T` would be a transpose, but index notation has none: the order of indices says it",
-            "write the indices, e.g. Q_<i d> K_<j d>; for an index named T write ^<T>",
-        )
-    elif index in "{}" and index:
-        yield _error(
-            source,
-            Span(span.end - 1, span.end),
-            "E-BRACE",
-            f"`{index}` is not part of the plain notation",
-            f"write {mark}<…>, e.g. M_<i j>",
-        )
+    name, last = _name_before(source.text, match.start()), Span(span.end - 1, span.end)
+    if (mistake := _script_mistake(name, mark, index, spaced=bool(match.group("space")))) is not None:
+        code, message, hint = mistake
+        yield _error(source, last if code == "E-BRACE" else span, code, message, hint)
     elif not index.isascii():
-        yield _foreign(source, Span(span.end - 1, span.end), index)
+        yield _foreign(source, last, index)
     elif not re.fullmatch(WORD, index):
-        yield _error(
-            source, span, "E-SYNTAX", f"`{mark}` must be followed by an index or `<`", f"write {mark}i or {mark}<i j>"
-        )
+        hint = f"write {mark}i or {mark}<i j>"
+        yield _error(source, span, "E-SYNTAX", f"`{mark}` must be followed by an index or `<`", hint)
     elif index in RESERVED:
         yield reserved_name(source, Span(span.start + 1, span.end), index)
     elif not is_one_index(index):
-        yield _error(
-            source,
-            span,
-            "E-RUN",
-            f"`{mark}{index}` is a run of letters without brackets",
-            _run_fixes(name, mark, index),
-        )
+        message = f"`{mark}{index}` is a run of letters without brackets"
+        yield _error(source, span, "E-RUN", message, _run_fixes(name, mark, index))
+
+
+def _script_mistake(name: str, mark: str, index: str, *, spaced: bool) -> tuple[str, str, str] | None:
+    """The code, message and repair of what another notation writes in the place of an index."""
+    if mark == "^" and (index[:1].isdigit() or index in ("(", "-", "+")):
+        return "E-POWER", f"`^{index}` is neither an index nor a power here", _power_fixes(name or "x", index)
+    if index[:1].isdigit():
+        hint = f"a fixed slot is written {mark}<{index}>, a label belongs to the name: {name or 'x'}{index}"
+        return "E-SYNTAX", f"`{mark}{index}`: a digit is not an index", hint
+    if spaced:
+        message = f"no space may stand between `{mark}` and its index"
+        return "E-SYNTAX", message, f"write {mark}{index} or {mark}<…>"
+    if mark == "^" and index == "T":
+        message = "`^T` would be a transpose, but index notation has none: the order of indices says it"
+        return "E-MATRIX", message, "write the indices, e.g. Q_<i d> K_<j d>; for an index named T write ^<T>"
+    if index and index in "{}":
+        return "E-BRACE", f"`{index}` is not part of the plain notation", f"write {mark}<…>, e.g. M_<i j>"
+    return None
+
+
+def _power_fixes(shown: str, index: str) -> str:
+    if not index[:1].isdigit():
+        return f"a power is written {shown}**(…), indices {shown}^<…>"
+    if re.fullmatch(WORD, shown):
+        return f"a label: {shown}{index}, a power: {shown}**{index}, or a fixed slot: {shown}_<{index}>"
+    return f"a power: {shown}**{index}"
 
 
 def _run_fixes(name: str, mark: str, index: str) -> str:
