@@ -22,7 +22,7 @@ from tensorattn.lowering.looping import RefusalError, drawn_in, placed, slices
 from tensorattn.lowering.merging import EXP, Maker, merge, quotients
 from tensorattn.lowering.pointwise import is_linear
 from tensorattn.lowering.rescaling import Scaling
-from tensorattn.lowering.tiling import barred_axes, rule
+from tensorattn.lowering.tiling import barred_axes, held, rule
 from tensorattn.lowering.unifying import renamed
 from tensorattn.parts import Carry, Literal, Register
 from tensorattn.sizes import Size
@@ -161,7 +161,8 @@ class Cluster:
         merging, merged = merge(make, (state[0], tile.results[0]), pairs, EXP[base], floored=floored)
         units = (-inf, *(0 for _ in pairs))
         carry = tuple(Carry(*c) for c in zip(state, units, tile.results, strict=True))
-        length = rule(flow, (r for i in inside for r in makes(i)), axis, self.tile_entries)
+        entries = held(self.tile_entries, narrowed=found.where is not None)
+        length = rule(flow, (r for i in inside for r in makes(i)), axis, entries)
         stream = Stream(axis, Size.of(axis.name), length, body, carry, tuple(merging), tuple(merged))
         return _Tile((*outside, stream), state)
 

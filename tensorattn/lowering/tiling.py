@@ -43,7 +43,15 @@ def needed_rows(
         return None, None
     heads = [i for i in wide if i in shared]
     axis = heads[0] if heads and len(wide) > 1 else max(wide, key=flow.length)
-    return axis, TileRule(tile_entries, size_of(i for i in free if i != axis) * least)
+    return axis, TileRule(held(tile_entries), size_of(i for i in free if i != axis) * least)
+
+
+def held(tile_entries: int, *, narrowed: bool = False) -> int:
+    """The scores of a softmax that a tile holds: half of what it may, about what a core caches.
+
+    `narrowed`: a predicate leaves a part of most tiles out.
+    """
+    return tile_entries if narrowed else max(tile_entries // 2, 1)
 
 
 def _lengths(flow: Flow, size: Size) -> dict[str, int]:
