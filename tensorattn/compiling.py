@@ -22,17 +22,8 @@ from tensorattn.program import Program
 from tensorattn.reading import as_program
 from tensorattn.signature import signature
 from tensorattn.sizes import Size
-from tensorattn.specialising import (
-    PLAIN,
-    RECORDED,
-    TRACED,
-    TRANSFORMED,
-    Request,
-    Specialisation,
-    dtype_name,
-    dtypes_of,
-    specialise,
-)
+from tensorattn.specialising import Request, Specialisation, dtype_name, dtypes_of, specialise
+from tensorattn.watching import PLAIN, RECORDED, TRACED, TRANSFORMED, follower, is_calm, recorder
 
 MOST_PLANS = 8  # plans for other sizes beside the first one of a specialisation
 MOST_SPECIALISATIONS = 64  # dtypes × batch ranks × plans kept by one compiled object
@@ -111,11 +102,12 @@ class Compiled(Described):
         if arrays is not None:
             named = arrays if arrays.__class__ is dict and not named else merged(arrays, named)  # type: ignore[assignment]
         values = self._in_order(named)
-        watched = _watched(values)
+        calm = is_calm()
+        watched = "" if calm else follower(values)
         entry = None if watched else self._recalled(values)
         if entry is None:
             values, entry = self._checked(named, values, watched)
-        results = uncast(entry.run, values)
+        results = entry.run(*values) if calm else uncast(entry.run, values)
         if out is not None:
             return self._store(out, results)
         return results[0] if self._single else dict(zip(self._outputs, results, strict=True))
@@ -169,7 +161,7 @@ class Compiled(Described):
             key = tuple([_kind(v) for v in values])
         if self._batched:
             key = (*key, *[0 if type(v) in (int, float) else getattr(v, "ndim", 0) for v in values])
-        watched = watched or _recorded(values)
+        watched = watched or recorder(values)
         return values, (*key, watched) if watched else key
 
     # specialisations -----------------------------------------------------------------------------------------------
@@ -327,37 +319,3 @@ def _kind(value: Any) -> Any:
     if type(value) in (bool, int, float):
         return type(value)
     return getattr(value, "dtype", value.__class__)
-
-
-def _watched(values: tuple[Any, ...]) -> str:
-    """Who follows what is computed with tensors: a tracer, a transform or a forward derivative; or nobody."""
-    torch = sys.modules.get("torch")
-    if torch is None or not hasattr(torch, "compiler"):
-        return ""
-    traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or _has_tracing_mode(torch)
-    if (
-        not traced
-        and torch._C._functorch.maybe_current_level() is None
-        and torch.autograd.forward_ad._current_level < 0
-    ):
-        return ""
-    if not any(isinstance(value, torch.Tensor) for value in values):
-        return ""
-    return TRACED if traced else TRANSFORMED
-
-
-def _has_tracing_mode(torch: Any) -> bool:
-    """Whether operations are recorded by make_fx, or done on tensors without data."""
-    if not torch._C._len_torch_dispatch_stack():
-        return False
-    kinds = torch._C._TorchDispatchModeKey
-    return any(torch._C._get_dispatch_mode(kind) is not None for kind in (kinds.PROXY, kinds.FAKE))
-
-
-def _recorded(values: tuple[Any, ...]) -> str:
-    """Whether gradients are recorded; tensors without data are like a transform, which looks at no value."""
-    if any(getattr(value, "is_meta", False) for value in values):
-        return TRANSFORMED
-    if any(getattr(value, "requires_grad", False) for value in values):
-        return RECORDED if sys.modules["torch"].is_grad_enabled() else ""
-    return ""

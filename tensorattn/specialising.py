@@ -20,9 +20,7 @@ from tensorattn.plan import Plan
 from tensorattn.program import Program
 from tensorattn.rates import machine
 from tensorattn.units import key_of
-
-RECORDED, TRANSFORMED, TRACED = "recorded", "transformed", "traced"  # how a call is watched
-PLAIN = "plain"  # traced for a format that has no operators but its own
+from tensorattn.watching import PLAIN, RECORDED, TRACED, TRANSFORMED
 
 
 @dataclass(frozen=True, slots=True)
