@@ -23,7 +23,7 @@ from tensorattn.reading import as_program
 from tensorattn.signature import signature
 from tensorattn.sizes import Size
 from tensorattn.specialising import Request, Specialisation, dtype_name, dtypes_of, specialise
-from tensorattn.watching import PLAIN, RECORDED, TRACED, TRANSFORMED, follower, is_calm, recorder
+from tensorattn.watching import PLAIN, RECORDED, TRACED, TRANSFORMED, follower, has_symbols, is_calm, recorder
 
 MOST_PLANS = 8  # plans for other sizes beside the first one of a specialisation
 MOST_SPECIALISATIONS = 64  # dtypes × batch ranks × plans kept by one compiled object
@@ -109,7 +109,7 @@ class Compiled(Described):
             values, entry = self._checked(named, values, watched)
         results = entry.run(*values) if calm else uncast(entry.run, values)
         if out is not None:
-            return self._store(out, results)
+            return self._store(entry, out, results)
         return results[0] if self._single else dict(zip(self._outputs, results, strict=True))
 
     def _in_order(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -145,8 +145,7 @@ class Compiled(Described):
             return values, entry
         if entry.holds is not None and not entry.holds(*values):
             entry = self._replan(entry, values, key)
-        symbolic = any(size.__class__ is not int for value in values for size in getattr(value, "shape", ()))
-        if not watched and not symbolic:
+        if not watched and not has_symbols(values):
             self._last[0] = entry.facts(*values), entry  # one write: another thread sees this pair or another
         return values, entry
 
@@ -228,8 +227,7 @@ class Compiled(Described):
                 return {f"{BATCH}{n}": int(size) for n, size in enumerate(shape[: len(shape) - len(tensor.slots) + 1])}
         return {}
 
-    def _store(self, out: Any, results: tuple[Any, ...]) -> Any:
-        backend = backends.find({"out": results[0]})
+    def _store(self, entry: Specialisation, out: Any, results: tuple[Any, ...]) -> Any:
         into = {self._outputs[0]: out} if self._single else out
         for name in self._outputs:
             if name not in into:
@@ -242,7 +240,7 @@ class Compiled(Described):
                     "E-UNDEF", f"`out` has `{name}`, which is no output", hint=suggest(str(name), self._outputs)
                 )
         for name, value in zip(self._outputs, results, strict=True):
-            backend.store(into[name], value)
+            entry.store(into[name], value)
         return out
 
     def __repr__(self) -> str:

@@ -43,13 +43,15 @@ class Request:
 class Specialisation:
     """The program for inputs of certain dtypes and batch rank: a check of shapes, a choice test, and the function.
 
-    `facts`: what both of them look at, and the dtypes; inputs with equal ones need neither.
+    `facts`: what both of them look at, and the dtypes; inputs with equal ones need neither. `store` copies a result
+    into an array of the user's.
     """
 
     fits: Callable[..., bool]
     holds: Callable[..., bool] | None
     facts: Callable[..., tuple[Any, ...]]
     run: Callable[..., tuple[Any, ...]]
+    store: Callable[[Any, Any], None]
     plan: Plan
 
 
@@ -85,6 +87,7 @@ def specialise(
         holds=chooser(chosen.plan, program, chosen.kernel.sizes, scalars, chosen.limits, budget),
         facts=recogniser(program, scalars, backend),
         run=_built(backend, chosen) if key is None else _operation(backend, key, program, scalars),
+        store=backend.store,
         plan=chosen.plan,
     )
 

@@ -54,8 +54,18 @@ def _has_tracing_mode(torch: Any) -> bool:
 
 def recorder(values: Sequence[Any]) -> str:
     """Whether gradients are recorded; tensors without data are like a transform, which looks at no value."""
-    if any(getattr(value, "is_meta", False) for value in values):
-        return TRANSFORMED
-    if any(getattr(value, "requires_grad", False) for value in values):
-        return RECORDED if sys.modules["torch"].is_grad_enabled() else ""
-    return ""
+    wanted = False
+    for value in values:
+        if getattr(value, "is_meta", False):
+            return TRANSFORMED
+        wanted = wanted or getattr(value, "requires_grad", False)
+    return RECORDED if wanted and sys.modules["torch"].is_grad_enabled() else ""
+
+
+def has_symbols(values: Sequence[Any]) -> bool:
+    """Whether some size is a symbol of a tracer, as those of a tensor without data may be outside of one."""
+    for value in values:
+        for size in getattr(value, "shape", ()):
+            if type(size) is not int:
+                return True
+    return False
