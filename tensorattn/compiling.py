@@ -22,17 +22,8 @@ from tensorattn.program import Program
 from tensorattn.reading import as_program
 from tensorattn.signature import signature
 from tensorattn.sizes import Size
-from tensorattn.specialising import (
-    PLAIN,
-    RECORDED,
-    TRACED,
-    TRANSFORMED,
-    Request,
-    Specialisation,
-    dtype_name,
-    dtypes_of,
-    specialise,
-)
+from tensorattn.specialising import Request, Specialisation, dtype_name, dtypes_of, specialise
+from tensorattn.watching import PLAIN, RECORDED, TRACED, TRANSFORMED, follower, has_symbols, is_calm, recorder
 
 MOST_PLANS = 8  # plans for other sizes beside the first one of a specialisation
 MOST_SPECIALISATIONS = 64  # dtypes × batch ranks × plans kept by one compiled object
@@ -111,13 +102,14 @@ class Compiled(Described):
         if arrays is not None:
             named = arrays if arrays.__class__ is dict and not named else merged(arrays, named)  # type: ignore[assignment]
         values = self._in_order(named)
-        watched = _watched(values)
+        calm = is_calm()
+        watched = "" if calm else follower(values)
         entry = None if watched else self._recalled(values)
         if entry is None:
             values, entry = self._checked(named, values, watched)
-        results = uncast(entry.run, values)
+        results = entry.run(*values) if calm else uncast(entry.run, values)
         if out is not None:
-            return self._store(out, results)
+            return self._store(entry, out, results)
         return results[0] if self._single else dict(zip(self._outputs, results, strict=True))
 
     def _in_order(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -153,8 +145,7 @@ class Compiled(Described):
             return values, entry
         if entry.holds is not None and not entry.holds(*values):
             entry = self._replan(entry, values, key)
-        symbolic = any(size.__class__ is not int for value in values for size in getattr(value, "shape", ()))
-        if not watched and not symbolic:
+        if not watched and not has_symbols(values):
             self._last[0] = entry.facts(*values), entry  # one write: another thread sees this pair or another
         return values, entry
 
@@ -169,7 +160,7 @@ class Compiled(Described):
             key = tuple([_kind(v) for v in values])
         if self._batched:
             key = (*key, *[0 if type(v) in (int, float) else getattr(v, "ndim", 0) for v in values])
-        watched = watched or _recorded(values)
+        watched = watched or recorder(values)
         return values, (*key, watched) if watched else key
 
     # specialisations -----------------------------------------------------------------------------------------------
@@ -236,8 +227,7 @@ class Compiled(Described):
                 return {f"{BATCH}{n}": int(size) for n, size in enumerate(shape[: len(shape) - len(tensor.slots) + 1])}
         return {}
 
-    def _store(self, out: Any, results: tuple[Any, ...]) -> Any:
-        backend = backends.find({"out": results[0]})
+    def _store(self, entry: Specialisation, out: Any, results: tuple[Any, ...]) -> Any:
         into = {self._outputs[0]: out} if self._single else out
         for name in self._outputs:
             if name not in into:
@@ -250,7 +240,7 @@ class Compiled(Described):
                     "E-UNDEF", f"`out` has `{name}`, which is no output", hint=suggest(str(name), self._outputs)
                 )
         for name, value in zip(self._outputs, results, strict=True):
-            backend.store(into[name], value)
+            entry.store(into[name], value)
         return out
 
     def __repr__(self) -> str:
@@ -327,37 +317,3 @@ def _kind(value: Any) -> Any:
     if type(value) in (bool, int, float):
         return type(value)
     return getattr(value, "dtype", value.__class__)
-
-
-def _watched(values: tuple[Any, ...]) -> str:
-    """Who follows what is computed with tensors: a tracer, a transform or a forward derivative; or nobody."""
-    torch = sys.modules.get("torch")
-    if torch is None or not hasattr(torch, "compiler"):
-        return ""
-    traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or _has_tracing_mode(torch)
-    if (
-        not traced
-        and torch._C._functorch.maybe_current_level() is None
-        and torch.autograd.forward_ad._current_level < 0
-    ):
-        return ""
-    if not any(isinstance(value, torch.Tensor) for value in values):
-        return ""
-    return TRACED if traced else TRANSFORMED
-
-
-def _has_tracing_mode(torch: Any) -> bool:
-    """Whether operations are recorded by make_fx, or done on tensors without data."""
-    if not torch._C._len_torch_dispatch_stack():
-        return False
-    kinds = torch._C._TorchDispatchModeKey
-    return any(torch._C._get_dispatch_mode(kind) is not None for kind in (kinds.PROXY, kinds.FAKE))
-
-
-def _recorded(values: tuple[Any, ...]) -> str:
-    """Whether gradients are recorded; tensors without data are like a transform, which looks at no value."""
-    if any(getattr(value, "is_meta", False) for value in values):
-        return TRANSFORMED
-    if any(getattr(value, "requires_grad", False) for value in values):
-        return RECORDED if sys.modules["torch"].is_grad_enabled() else ""
-    return ""

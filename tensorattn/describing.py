@@ -19,7 +19,8 @@ from tensorattn.plan import Plan
 from tensorattn.program import Program
 from tensorattn.rates import machine
 from tensorattn.signature import Signature
-from tensorattn.specialising import RECORDED, Request, decide
+from tensorattn.specialising import Request, decide
+from tensorattn.watching import RECORDED
 
 
 class Described:

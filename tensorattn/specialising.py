@@ -20,9 +20,7 @@ from tensorattn.plan import Plan
 from tensorattn.program import Program
 from tensorattn.rates import machine
 from tensorattn.units import key_of
-
-RECORDED, TRANSFORMED, TRACED = "recorded", "transformed", "traced"  # how a call is watched
-PLAIN = "plain"  # traced for a format that has no operators but its own
+from tensorattn.watching import PLAIN, RECORDED, TRACED, TRANSFORMED
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +43,15 @@ class Request:
 class Specialisation:
     """The program for inputs of certain dtypes and batch rank: a check of shapes, a choice test, and the function.
 
-    `facts`: what both of them look at, and the dtypes; inputs with equal ones need neither.
+    `facts`: what both of them look at, and the dtypes; inputs with equal ones need neither. `store` copies a result
+    into an array of the user's.
     """
 
     fits: Callable[..., bool]
     holds: Callable[..., bool] | None
     facts: Callable[..., tuple[Any, ...]]
     run: Callable[..., tuple[Any, ...]]
+    store: Callable[[Any, Any], None]
     plan: Plan
 
 
@@ -87,6 +87,7 @@ def specialise(
         holds=chooser(chosen.plan, program, chosen.kernel.sizes, scalars, chosen.limits, budget),
         facts=recogniser(program, scalars, backend),
         run=_built(backend, chosen) if key is None else _operation(backend, key, program, scalars),
+        store=backend.store,
         plan=chosen.plan,
     )
 

@@ -8,7 +8,8 @@ import tensorattn as ta
 from benchmarks.workloads import find
 from tensorattn.cost import Counted
 from tensorattn.lowering import blocking
-from tensorattn.specialising import RECORDED, decide
+from tensorattn.specialising import decide
+from tensorattn.watching import RECORDED
 
 pytestmark = pytest.mark.filterwarnings("ignore::tensorattn.NotationWarning")
 

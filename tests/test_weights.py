@@ -123,6 +123,18 @@ def test_a_sink_takes_weight_from_rows_without_overflow(library):
 
 
 @BOTH
+def test_an_infinite_sink_takes_all_or_nothing_and_a_row_of_none_is_zero(library):
+    weights = Normalised(
+        register("r", "a j"), "softmax", axes("j"), register("x", "a j"), None, (("sink", register("o", "a")),)
+    )
+    x = np.array([[1, 2], [-INF, 3], [-INF, -INF]] * 2 + [[-INF, -INF], [-INF, 0]])
+    sinks = np.array([INF] * 3 + [-INF] * 3 + [NAN] * 2)
+    tail = 1 / (1 + math.e)
+    expected = [[0, 0], [0, 0], [0, 0], [tail, 1 - tail], [0, 1], [0, 0], [0, 0], [0, NAN]]
+    close(one(library, {"x": ("a j", "float64"), "o": ("a", "float64")}, weights, x, sinks), np.array(expected))
+
+
+@BOTH
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", [(2, 0), (0, 3), (0, 0)])
 def test_weights_over_nothing(library, kind, shape):

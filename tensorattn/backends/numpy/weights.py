@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tensorattn.backends.numpy.functions import rows, select, total, unrows
+from tensorattn.backends.numpy.functions import all_finite, rows, select, total, unrows
 from tensorattn.errors import ShapeError
 
 
@@ -13,15 +13,14 @@ def softmax(
 ) -> np.ndarray:
     """exp(score) / (Σ exp(score) + exp(sink)), stable; a row with nothing admitted is 0, one with +∞ or NaN is NaN."""
     admitted = score if where is None else np.where(where, score, -np.inf)
-    greatest = np.max(admitted, axis=dims, keepdims=True, initial=-np.inf)
-    shift = np.where(greatest == -np.inf, 0, greatest)
-    weights = admitted - shift
+    greatest = np.maximum.reduce(admitted, axis=dims, keepdims=True, initial=-np.inf)
+    weights = admitted - greatest  # NaN in a row of −∞ alone
     np.exp(weights, out=weights)
-    whole = np.expand_dims(total(weights, dims), dims)
+    whole = total(weights, dims).reshape(greatest.shape)
     if sink is not None:
-        whole = whole + np.exp(sink - shift)  # may overflow to ∞: the weights are 0 then, as they should
-    weights /= np.where(whole == 0, 1, whole)
-    if not np.all(np.isfinite(whole)):
+        whole = whole + np.exp(sink - greatest)  # may overflow to ∞: the weights are 0 then, as they should
+    weights /= whole
+    if not all_finite(whole):
         weights[admitted == -np.inf] = 0
     return weights
 
