@@ -87,7 +87,7 @@ class Candidate:
 
     @cached_property
     def sliced(self) -> Kernel | None:
-        """While gradients are recorded: with loops in its ratios, which the operator has; None where nothing is large."""
+        """While gradients are recorded: with loops in its ratios, as the operator has; None where nothing is large."""
         if not self.case.recorded or "factored" not in dict(self.recipe):
             return None
         return ratios_sliced(self.kernel, dict(self.plan.nominal), self.case.base)
