@@ -1,9 +1,9 @@
 """What the backward pass of torch costs, for the gradients of all outputs with respect to all float inputs.
 
-A plan with loops is one operator, whose backward pass is a kernel like any other (`adjoining`): the price is that of
-the kernel which runs. Other plans are recorded by autograd operation by operation. What it runs then is modelled by the
-adjoint of the recorded kernel without its forward part: the same contractions, elementwise work by the rules of
-`adjoining`, and of what the forward pass made as much as is read again.
+A plan with loops, a sliced ratio among them, is one operator, whose backward pass is a kernel like any other
+(`adjoining`): the price is that of the kernel which runs. Other plans are recorded by autograd operation by operation.
+What it runs then is modelled by the adjoint of the recorded kernel without its forward part: the same contractions,
+elementwise work by the rules of `adjoining`, and of what the forward pass made as much as is read again.
 
 The peak is that of the backward pass beyond inputs, outputs, their cotangents and the gradients it gives back; what
 is kept between the passes is part of it.

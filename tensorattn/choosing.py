@@ -19,6 +19,7 @@ from tensorattn.ir import Index
 from tensorattn.kernel import IfFinite, Instruction, Kernel, Normalised
 from tensorattn.kinds import KINDS, Case, Draft, Refusal
 from tensorattn.lowering import streaming
+from tensorattn.lowering.attempts import ratios_sliced
 from tensorattn.lowering.flattening import biased
 from tensorattn.lowering.layouts import laid_out
 from tensorattn.plan import Plan
@@ -29,9 +30,10 @@ SMALL = 1 << 16  # weights below which dense is taken unseen
 WINDOW = 4  # a choice is made anew where the number of weights leaves its power of 2**WINDOW
 MORE_FLOPS = 1.0625  # of dense: what merging tiles adds is no reason against a plan
 CLEARLY = 0.9  # of the time of dense: the estimates are no better, and dense has less to go wrong
-# A backward pass makes five products for two of the forward pass in every kind of plan. In loops what is elementwise
-# stands beside them, in an attention kernel within; with a bias of which a gradient may be wanted no such kernel runs.
-APART, UNFUSED = 1.06, 3
+# A backward pass makes five products for two of the forward pass in every kind of plan, and three for one where a ratio
+# is sliced. In loops what is elementwise stands beside them, in an attention kernel within; with a bias of which a
+# gradient may be wanted no such kernel runs.
+APART, SLICED, UNFUSED = 1.06, 1.14, 3
 LEAST_TILE = 1 << 12  # entries of a tile, however small the budget: 16 KB of float32, so that rounds are not too many
 MOST_MIXED = 6  # statements for which mixtures are tried
 
@@ -73,13 +75,22 @@ class Candidate:
     @cached_property
     def seconds(self) -> float:
         """The estimated time of a call; of one whose gradients are recorded, in proportion to that of both passes."""
-        found = seconds(self.kernel, self.sizes, self.case.machine)
+        found = seconds(self.sliced or self.kernel, self.sizes, self.case.machine)
         if not self.case.recorded:
             return found
+        if self.sliced:
+            return found * SLICED
         kinds = dict(self.recipe)
         if "flattened" in kinds and biased(self.kernel):
             return found * UNFUSED
         return found * APART if "streamed" in kinds else found
+
+    @cached_property
+    def sliced(self) -> Kernel | None:
+        """While gradients are recorded: with loops in its ratios, as the operator has; None where nothing is large."""
+        if not self.case.recorded or "factored" not in dict(self.recipe):
+            return None
+        return ratios_sliced(self.kernel, dict(self.plan.nominal), self.case.base)
 
     @cached_property
     def flops(self) -> int:

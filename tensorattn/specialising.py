@@ -139,7 +139,7 @@ def _ratios(request: Request, chosen: Choice) -> Sequence[str] | None:
 def _is_worth(case: Case, chosen: Choice, request: Request, watched: str) -> bool:
     """Whether the operator runs, which makes weights again for derivatives and costs more than a small call."""
     if watched == RECORDED:
-        return any(kind == "streamed" for kind, _ in chosen.chosen.recipe)
+        return any(kind == "streamed" for kind, _ in chosen.chosen.recipe) or chosen.chosen.sliced is not None
     if not case.weights:
         return False
     small = watched == TRANSFORMED and request.plan == "auto" and not chosen.chosen.recipe

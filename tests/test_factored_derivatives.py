@@ -10,6 +10,7 @@ import torch
 import tensorattn as ta
 from tensorattn.cost import kernel_cost
 from tensorattn.kernel import Attempt, Normalised
+from tensorattn.lowering import streaming
 from tensorattn.units import key_of, stepped, unit
 from tests.operators import of_floats, operation
 
@@ -179,6 +180,39 @@ def test_no_derivative_holds_all_weights(step: tuple[str, ...]) -> None:
     assert cost.flops < 100 * 2 * n**3 * (2 if "vmap" in step else 1)
     assert cost.exps < 100 * n**2
     assert cost.peak_bytes < 8 * n**3 / 4
+
+
+@pytest.fixture
+def cut(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Tiles of a few entries: every ratio runs in slices, which the operator makes again for gradients."""
+    monkeypatch.setattr(streaming, "TILE_ENTRIES", 6)
+    unit.cache_clear()
+    yield
+    unit.cache_clear()
+
+
+@pytest.mark.usefixtures("cut")
+@pytest.mark.parametrize(("name", "size"), [*((name, 0) for name in FORMULAS), ("masked", 1e3)])
+def test_what_is_sliced_has_the_gradients_of_the_weights(name: str, size: float, held: list[bool]) -> None:
+    """By `backward`, of one term in two orders."""
+    text = FORMULAS[name]
+    ours, plain, inputs = pair(text, drawn(text, size))
+    found = []
+    for f in (ours, plain):
+        result = f(*(i.requires_grad_() for i in inputs))
+        assert ("Formula" in type(result.grad_fn).__name__) == (f is ours)
+        once = torch.autograd.grad(result.sin().sum(), inputs, create_graph=name == "plain")
+        twice = torch.autograd.grad(sum(x.cos().sum() for x in once), inputs) if name == "plain" else ()
+        found.append((*once, *twice))
+    agree(*found)
+    assert set(held) == {not size}
+
+
+@pytest.mark.usefixtures("cut")
+def test_gradcheck_in_slices() -> None:
+    text = FORMULAS["ordered"]
+    ours, _, inputs = pair(text, drawn(text))
+    assert torch.autograd.gradcheck(ours, tuple(i.requires_grad_() for i in inputs))
 
 
 def test_a_sink_of_the_rows_beside_several_factors() -> None:

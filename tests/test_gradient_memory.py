@@ -78,6 +78,26 @@ def test_nothing_of_the_size_of_the_weights_is_kept_or_built(formula: str) -> No
     assert peak_bytes_torch(both) <= needed + TILES
 
 
+@pytest.mark.parametrize("where", ["", " : rho <= nu"])
+def test_a_ratio_keeps_nothing_larger_than_a_tile(where: str) -> None:
+    """Its arrays over two indices and the features of the values are made again, where autograd would keep them."""
+    text = f"y^mu_n = softmax[nu rho{where}](q^mu_i k^nu_i + l^mu_i r^rho_i + b^<nu rho>) v^nu_n w^rho_n"
+    text = text if not where else text.replace(" + b^<nu rho>", "")
+    compiled = ta.compile(text, plan="factored")
+    sizes = dict(mu=127, nu=127, rho=127, i=8, n=79)
+    inputs = tensors(compiled, sizes)
+    assert kept_bytes(compiled, inputs) <= 4 * sizes["mu"] * sizes["n"]
+    result = compiled(**inputs)
+    found = torch.autograd.grad(result.sin().sum(), list(inputs.values()))
+    exact = {n: x.detach().double().requires_grad_() for n, x in inputs.items()}
+    score = (exact["q"] @ exact["k"].T)[:, :, None] + (exact["l"] @ exact["r"].T)[:, None]
+    score = score.masked_fill(~torch.ones(127, 127).tril().bool(), -torch.inf) if where else score + exact["b"]
+    weights = score.flatten(1).softmax(-1).unflatten(-1, score.shape[1:])
+    values = torch.einsum("mab,an,bn->mn", weights, exact["v"], exact["w"])
+    for one, other in zip(found, torch.autograd.grad(values.sin().sum(), list(exact.values())), strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-3, atol=1e-3)
+
+
 def test_a_budget_holds_for_the_backward_pass() -> None:
     compiled = ta.compile(JOINT, plan="streamed", memory=1 << 20)
     inputs = tensors(compiled, CASES[JOINT][0])

@@ -37,6 +37,16 @@ def attempts_streamed(
     return replace(kernel, body=tuple(body))
 
 
+def ratios_sliced(kernel: Kernel, sizes: Mapping[str, int], base: str) -> Kernel | None:
+    """The kernel with loops in the fast sides of its attempts; None where they hold nothing larger than a tile."""
+    body, found = list(kernel.body), False
+    for number, made in enumerate(body):
+        if isinstance(made, Attempt):
+            looped = streamed(_side(kernel, made.fast, (*made.outs, made.test)), sizes, base, asked=False)
+            body[number], found = replace(made, fast=looped.kernel.body), found or bool(looped.axes)
+    return replace(kernel, body=tuple(body)) if found else None
+
+
 def _side(kernel: Kernel, body: tuple[Instruction, ...], results: tuple[Register, ...]) -> Kernel:
     outputs = tuple(Output(r.name, r, tuple((index,) for index in r.axes), r.dtype) for r in results)
     return replace(kernel, body=body, outputs=outputs)

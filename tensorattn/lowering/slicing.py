@@ -67,7 +67,7 @@ def _region(flow: Flow, target: int, axis: Index, least: int, entries: int, conn
             loop = _around(flow, loop | between, axis, large)
     others = {i for n in loop & large for i in flow.out(n).axes} - {axis}
     loop = drawn_in(flow, loop, axis, others, entries)
-    loop = _narrowed(flow, loop, axis)
+    loop = _with_between(flow, _narrowed(flow, loop, axis), axis)
     placed(flow, loop, [])
     ends = {flow.out(n).name for n in loop if not flow.may_move(n, axis) and root(flow.body[n], axis)}
     if any(r.name in ends for n in loop for r in flow.read[n]):
@@ -116,6 +116,12 @@ def _narrowed(flow: Flow, loop: set[int], axis: Index) -> set[int]:
         if axis in flow.out(number).axes and flow.kept(number, loop) and flow.out(number).name not in flow.results:
             loop |= _lessened(flow, number, loop, axis)
     return loop
+
+
+def _with_between(flow: Flow, loop: set[int], axis: Index) -> set[int]:
+    """With what is made of a part of the loop for another part, where it runs along the axis."""
+    between = (flow.later(loop) & flow.earlier(loop)) - loop
+    return loop | between if all(flow.may_move(n, axis) for n in between) else loop
 
 
 def _lessened(flow: Flow, number: int, loop: set[int], axis: Index) -> set[int]:
