@@ -169,3 +169,16 @@ def test_a_predicate_of_one_softmax_cuts_no_sum_of_another(monkeypatch):
     units.unit.cache_clear()
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("empty", ["b", "n", "i"])
+def test_gradients_over_an_axis_of_length_0_beside_a_predicate(empty):
+    text = "y^<b mu>_n = softmax[nu : nu <= mu](q^<b mu>_i k^<b nu>_i) v^<b nu>_n"
+    sizes = dict(b=2, mu=17, nu=17, i=3, n=2) | {empty: 0}
+    compiled = ta.compile(text, plan="streamed")
+    shapes = {name: [sizes[axis] for axis in axes] for name, axes in compiled.signature.inputs.items()}
+    x = {name: torch.ones(shape, requires_grad=True) for name, shape in shapes.items()}
+    compiled(x).sum().backward()
+    assert {name: [*tensor.grad.shape] for name, tensor in x.items()} == shapes
+    assert x["v"].grad.sum().item() == pytest.approx(2 * 17 * 2 if empty == "i" else 0)  # every row of weights is 1
+    assert not x["q"].grad.any() and not x["k"].grad.any()
