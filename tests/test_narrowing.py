@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensorattn as ta
+from tensorattn import units
 from tensorattn.kernel import IfBounded, Stream
 from tensorattn.lowering import blocking, streaming
 from tensorattn.reference import evaluate
@@ -146,3 +147,38 @@ def test_packed_documents_hold_no_mask():
         weights = np.exp(score - score.max(1, keepdims=True))
         wanted = weights / weights.sum(1, keepdims=True) @ x["v"][part]
         np.testing.assert_allclose(y[part], wanted, atol=1e-4)
+
+
+SHARED = """W^<mu nu rho> = q^mu_i k^nu_i r^rho_i
+a^<mu nu>_n = softmax[rho : rho <= nu](W^<mu nu rho>) v^rho_n
+b^<mu rho>_n = softmax[nu](W^<mu nu rho>) v^nu_n"""
+
+
+def test_a_predicate_of_one_softmax_cuts_no_sum_of_another(monkeypatch):
+    """Σ over nu of weights that no predicate bounds has values all along rho."""
+    monkeypatch.setattr(streaming, "TILE_ENTRIES", 60)
+    units.unit.cache_clear()
+    made, x, found = torch.Generator().manual_seed(0), {}, []
+    for plan in ("streamed", "dense"):
+        compiled = ta.compile(SHARED, plan=plan, outputs=["a", "b"])
+        for name, axes in compiled.signature.inputs.items():
+            shape = [dict(mu=13, nu=11, rho=11, i=3, n=5)[axis] for axis in axes]
+            x.setdefault(name, torch.randn(shape, generator=made, dtype=torch.float64))
+        function = lambda v, of=compiled: tuple(of({**x, "v": v}).values())  # noqa: E731
+        found.append(torch.func.jvp(function, (x["v"],), (torch.ones_like(x["v"]),))[1])
+    units.unit.cache_clear()
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("empty", ["b", "n", "i"])
+def test_gradients_over_an_axis_of_length_0_beside_a_predicate(empty):
+    text = "y^<b mu>_n = softmax[nu : nu <= mu](q^<b mu>_i k^<b nu>_i) v^<b nu>_n"
+    sizes = dict(b=2, mu=17, nu=17, i=3, n=2) | {empty: 0}
+    compiled = ta.compile(text, plan="streamed")
+    shapes = {name: [sizes[axis] for axis in axes] for name, axes in compiled.signature.inputs.items()}
+    x = {name: torch.ones(shape, requires_grad=True) for name, shape in shapes.items()}
+    compiled(x).sum().backward()
+    assert {name: [*tensor.grad.shape] for name, tensor in x.items()} == shapes
+    assert x["v"].grad.sum().item() == pytest.approx(2 * 17 * 2 if empty == "i" else 0)  # every row of weights is 1
+    assert not any(x[name].grad.any() for name in "qk")

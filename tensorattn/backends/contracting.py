@@ -46,10 +46,10 @@ def _broadcast_product(writer: Writer, a: Text, b: Text, out: Register) -> Text:
 
 def _matrix_product(writer: Writer, a: Text, b: Text, out: Register) -> Text:
     axes = out.axes
-    a, b = _repeated(writer, a, b, axes), _repeated(writer, b, a, axes)
-    batch = [index for index in axes if index in a.axes and index in b.axes]
-    left = [index for index in a.axes if index in axes and index not in b.axes]
-    right = [index for index in b.axes if index in axes and index not in a.axes]
+    repeated = {repeating(a.axes, b.axes, axes), repeating(b.axes, a.axes, axes)}
+    batch = [index for index in axes if (index in a.axes and index in b.axes) or index in repeated]
+    left = [index for index in a.axes if index in axes and index not in (*b.axes, *batch)]
+    right = [index for index in b.axes if index in axes and index not in (*a.axes, *batch)]
     present = tuple(index for index in axes if index in (*batch, *left, *right))
     if present != (*batch, *left, *right) and present == (*batch, *right, *left):
         a, b, left, right = b, a, right, left
@@ -71,12 +71,6 @@ def _matrix_product(writer: Writer, a: Text, b: Text, out: Register) -> Text:
     return _parted(writer, source, batch, left, right)
 
 
-def _repeated(writer: Writer, value: Text, other: Text, axes: Sequence[Index]) -> Text:
-    """A value that the other one needs once for each place along its first axis, where it would be copied otherwise."""
-    one = repeating(value.axes, other.axes, axes)
-    return value if one is None else writer.expanded(value.source, (one, *value.axes))
-
-
 def _layouts(batch: Sequence[Index], outer: Sequence[Index], inner: Sequence[Index]) -> tuple[tuple[Index, ...], ...]:
     """The orders of axes that a reshape turns into a matrix without a copy: rows × inner, and inner × rows."""
     return (*batch, *outer, *inner), (*batch, *inner, *outer)
@@ -86,20 +80,34 @@ def _copies(
     a: Text, b: Text, batch: Sequence[Index], outer: tuple[Sequence[Index], ...], inner: Sequence[Index]
 ) -> int:
     """How many operands have to be copied for this order of the summed indices."""
-    sides = zip((a, b), outer, strict=True)
-    return sum(
-        value.axes not in _layouts(batch, own, inner) and (len(own) > 1 or len(inner) > 1) for value, own in sides
-    )
+    count = 0
+    for value, own in zip((a, b), outer, strict=True):
+        held = [index for index in batch if index in value.axes]
+        count += value.axes not in _layouts(held, own, inner) and (len(own) > 1 or len(inner) > 1)
+    return count
 
 
 def _matrix(
     writer: Writer, value: Text, batch: Sequence[Index], outer: Sequence[Index], inner: Sequence[Index], *, rows: bool
 ) -> str:
     """The operand as (batch of) matrices: `rows`: outer × inner, else inner × outer; transposed without a copy."""
-    outer_first, inner_first = _layouts(batch, outer, inner)
-    single = [[index] for index in batch]
     if not outer and not batch:
         return writer.reshaped(value, inner, [inner])
+    held = [index for index in batch if index in value.axes]
+    source = _own_matrix(writer, value, held, outer, inner, rows=rows)
+    if held == batch:
+        return source
+    sides = (outer, inner) if rows else (inner, outer)
+    shape = writer.tuple([writer.product(group) for group in (*([index] for index in batch), *sides)])
+    return f"{writer.words.namespace}.broadcast_to({source}, {shape})"
+
+
+def _own_matrix(
+    writer: Writer, value: Text, batch: Sequence[Index], outer: Sequence[Index], inner: Sequence[Index], *, rows: bool
+) -> str:
+    """The matrices that an operand holds."""
+    outer_first, inner_first = _layouts(batch, outer, inner)
+    single = [[index] for index in batch]
     several = len(outer) > 1 or len(inner) > 1
     turned = inner_first if rows else outer_first
     if several and value.axes == turned:

@@ -67,7 +67,7 @@ def blocked_slices(flow: Flow, tile_entries: int) -> tuple[Index, TileRule] | No
     prices: dict[tuple[Index, int], float] = {}
     for axis in (i for i in tied if flow.length(i) > BLOCKS[0]):
         barred = [i for i in tied if i != axis]
-        rows = min(reuse(flow, range(len(flow.body)), axis, alone), alone)
+        rows = max(min(reuse(flow, range(len(flow.body)), axis, alone), alone), 1)  # an empty axis leaves nothing
         for block in (b for b in (*FINE, *BLOCKS) if b < flow.length(axis)):
             rounds = -(-flow.length(axis) // block)
             entries = _weighed(flow, rules, axis, barred, block, rows) * alone / rows

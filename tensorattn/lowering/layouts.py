@@ -100,13 +100,15 @@ def repeating(value: Sequence[Index], other: Sequence[Index], out: Sequence[Inde
     """The first axis of `other` along which a product with `value` is to be made anew; None: one product will do.
 
     As one matrix, `other` would have to be copied, for what is summed stands between the axes of its rows; it is many
-    times as large as the value. As many matrices, all of them times the same value, it stays where it is.
+    times as large as the value. As many matrices, all of them times the same value, it stays where it is. A value that
+    would be copied as well gains nothing: with one for each place of both, every pair of places is a product.
     """
     inner = [i for i in other if i in value]
     outer = [i for i in other if i in out and i not in value]
     if not inner or any(i in out for i in inner) or len(outer) < 2 or outer[0] != other[0]:
         return None
-    if _neighbours(outer, other) and _neighbours(inner, other):
+    own = [i for i in value if i in out]
+    if (_neighbours(outer, other) and _neighbours(inner, other)) or not _neighbours(own, value):
         return None
     rest = [i for i in outer if i != other[0]]
     return other[0] if _neighbours(rest, other) and _neighbours(inner, other) else None

@@ -80,6 +80,8 @@ def _bounds(stream: Stream, axis: Index, makers: Mapping[str, Instruction], cut:
         return None
     if axis == stream.axis and any(s.part.name not in zero for s in stream.stacked):
         return None  # a result that is not 0 where the loop does not run
+    if any(axis in c.part.axes and c.part.name not in zero for c in stream.carry):
+        return None  # another sum along the axis that is not 0 outside
     common = set.intersection(*(set(constraints(where, makers)) for where in wheres))
     ordered = [c for c in constraints(wheres[0], makers) if c in common]
     low, high = interval(ordered, axis, frozenset(cut))
@@ -137,11 +139,13 @@ def _is_neutral(body: Iterable[Instruction], axis: Index, zero: set[str]) -> boo
     """Whether all that sums over the axis sums what is 0 outside; `zero` grows by what is made of such."""
     for instruction in body:
         match instruction:
-            case Stream(body=inner, carry=carry):
+            case Stream(body=inner, carry=carry, stacked=stacked):
                 if not _is_neutral(inner, axis, zero):
                     return False
                 if instruction.axis == axis and any(axis in c.part.axes for c in carry):
                     return False
+                zero |= {c.state.name for c in carry if c.part.name in zero and is_sum(instruction, c)}
+                zero |= {s.out.name for s in stacked if s.part.name in zero}
                 continue
             case IfFinite(out=out, fast=fast, safe=safe):
                 sides = set(zero), set(zero)
@@ -160,7 +164,7 @@ def _is_neutral(body: Iterable[Instruction], axis: Index, zero: set[str]) -> boo
         if axis in (getattr(instruction, "along", None), getattr(instruction, "segment", None)):
             return False  # a running sum, or one by segment, makes the whole axis
         if _is_zero(instruction, zero):
-            zero.add(out.name)
+            zero.update({out.name} if axis in out.axes else ())  # what is left of a sum is no zero
         elif axis in {i for r in reads(instruction) for i in r.axes} and not is_pointwise(instruction, axis):
             return False
     return True
