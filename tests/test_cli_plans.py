@@ -28,7 +28,7 @@ def test_a_plan_and_a_budget_on_the_command_line():
     assert "asked for" in run("explain", VALUE, *LARGE, "--plan", "dense").stdout
     assert run("explain", VALUE, "--plan", "y=streamed").stdout.startswith("plan: streamed")
     wide, narrow = (run("explain", VALUE, *LARGE, *more).stdout for more in ((), ("--memory", "2M")))
-    assert "loop over nu: 6 tiles" in wide
+    assert "loop over nu: 12 tiles" in wide
     assert "within the budget" in narrow
     assert "about" in run("explain", VALUE, *LARGE, "--dtype", "float32", "--backend", "torch").stdout
 
