@@ -66,10 +66,12 @@ class Run:
 
 
 def write(run: Run, path: str | Path) -> None:
-    """The run as JSON."""
+    """The run as JSON; a file that is there stays whole until it is replaced."""
     entries = [asdict(entry) | (summary(entry.times) if entry.times else {}) for entry in run.measured]
     content = {"machine": run.machine, "options": run.options, "rates": run.rates, "measured": entries}
-    Path(path).write_text(json.dumps(content, indent=1) + "\n")
+    new = Path(f"{path}.new")
+    new.write_text(json.dumps(content, indent=1) + "\n")
+    new.replace(path)
 
 
 def read(path: str | Path) -> Run:

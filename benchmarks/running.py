@@ -10,7 +10,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import product
 from time import monotonic
 from typing import Any
 
@@ -103,21 +104,27 @@ def environment(threads: int, caches: str) -> dict[str, str]:
     return {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads)), **folders}
 
 
-def run(workloads: Sequence[Workload], options: Options, report: Report = lambda text: None) -> Run:
-    """Everything asked for, with the machine and its rates before the first and after the last workload."""
+def run(
+    workloads: Sequence[Workload], options: Options, report: Report = lambda text: None,
+    keep: Callable[[Run], None] = lambda found: None,
+) -> Run:  # fmt: skip
+    """Everything asked for, with the machine and its rates before the first and after the last workload.
+
+    `keep` is called with all that was found after every workload. An interrupt (KeyboardInterrupt) ends the run: what
+    was found before is the result.
+    """
     machine = measuring.machine()
     rates = {threads: _rates(threads, options) for threads in options.threads}
-    measured: list[Measured] = []
-    for workload in workloads:
-        for threads in options.threads:
-            measured += run_workload(workload, threads, options, report)
-    machine["load_after"] = measuring.machine()["load"]
-    return Run(
-        machine=machine,
-        rates=rates,
-        measured=tuple(measured),
-        options={"level": options.level, "repeat": options.repeat},
-    )
+    found = Run(machine, rates, (), {"level": options.level, "repeat": options.repeat})
+    try:
+        for workload, threads in product(workloads, options.threads):
+            measured = (*found.measured, *run_workload(workload, threads, options, report))
+            now = {**machine, "load_after": measuring.machine()["load"]}
+            found = replace(found, machine=now, measured=measured)
+            keep(found)
+    except KeyboardInterrupt:
+        report("interrupted")
+    return replace(found, machine={**machine, "load_after": measuring.machine()["load"]})
 
 
 def steps(workloads: Sequence[Workload], options: Options) -> int:

@@ -104,8 +104,11 @@ def test_selection_by_name_family_and_library():
     assert {w.backend for w in select(["WN"])} == {"numpy"}
     assert {w.backend for w in select(["W4"], "numpy")} == {"numpy"}
     assert find("WN-W4").sizes["full"]["mu"] == find("W4").sizes["full"]["mu"] // 2
+    assert [w.name for w in select(["w4"], variants=False)] == ["W4"]
     with pytest.raises(KeyError, match="W99"):
         select(["W1", "W99"])
+    with pytest.raises(KeyError, match="WN"):
+        select(["WN"], variants=False)
 
 
 # wrong and impossible peers ------------------------------------------------------------------------------------------
@@ -211,6 +214,25 @@ def test_processes_take_turns_and_limits_end_them(monkeypatch):
     assert {entry.why for entry in late} == {"over 0.01 s"}
 
 
+def test_an_interrupted_run_keeps_what_it_found(monkeypatch):
+    workloads = [find("WN-W8"), find("WN-W6"), find("WN-W4")]
+    monkeypatch.setattr(running, "_rates", lambda threads, options: {})
+
+    def one(workload, threads, options, report):
+        if workload.name == "WN-W4":
+            raise KeyboardInterrupt
+        return [Measured(workload.name, "numpy", "tensorattn", "forward", threads, [0.1])]
+
+    monkeypatch.setattr(running, "run_workload", one)
+    kept = []
+    found = running.run(workloads, running.Options("check", threads=(1, 2)), keep=kept.append)
+    names = [(entry.workload, entry.threads) for entry in found.measured]
+    assert names == [("WN-W8", 1), ("WN-W8", 2), ("WN-W6", 1), ("WN-W6", 2)]
+    assert [len(run.measured) for run in kept] == [1, 2, 3, 4]
+    assert kept[-1].measured == found.measured
+    assert {"load", "load_after"} <= found.machine.keys()
+
+
 # what is written -----------------------------------------------------------------------------------------------------
 
 
@@ -291,7 +313,13 @@ def test_command_line_lists_refuses_and_runs(monkeypatch, tmp_path, found):
     assert cli.invoke(main, ["W99"]).exit_code == 2
     assert "1,2" in cli.invoke(main, ["--threads", "all"]).output
     asked = []
-    monkeypatch.setattr(running, "run", lambda chosen, options, report: asked.append((chosen, options)) or found)
+
+    def run(chosen, options, report, keep):
+        asked.append((chosen, options))
+        keep(found)
+        return found
+
+    monkeypatch.setattr(running, "run", run)
     flags = ["--small", "--threads", "1,2", "--no-backward", "--json", str(tmp_path / "a.json")]
     done = cli.invoke(main, ["W4-long", *flags])
     assert done.exit_code == 0, done.output

@@ -41,21 +41,26 @@ def find(name: str) -> Workload:
     return {workload.name: workload for workload in all_workloads()}[name]
 
 
-def select(names: Sequence[str], backend: str | None = None) -> tuple[Workload, ...]:
+def select(names: Sequence[str], backend: str | None = None, *, variants: bool = True) -> tuple[Workload, ...]:
     """The workloads asked for: `W4` is W4 with all its variants, `W4-long` that one, nothing is all of them.
 
-    `backend` gives the same workloads with arrays of that library.
+    Without `variants` a name is that workload alone. `backend` gives the same workloads with arrays of that library.
     Raises: KeyError with a name that is no workload.
     """
     known = all_workloads()
+    alike = _is if variants else _is_named
     for name in names:
-        if not any(_is(workload.name, name) for workload in known):
+        if not any(alike(workload.name, name) for workload in known):
             raise KeyError(name)
-    chosen = tuple(w for w in known if not names or any(_is(w.name, name) for name in names))
+    chosen = tuple(w for w in known if not names or any(alike(w.name, name) for name in names))
     if backend is None:
         return chosen
     return tuple(replace(workload, backend=backend) for workload in chosen)
 
 
 def _is(name: str, asked: str) -> bool:
-    return name.lower() == asked.lower() or name.lower().startswith(f"{asked.lower()}-")
+    return _is_named(name, asked) or name.lower().startswith(f"{asked.lower()}-")
+
+
+def _is_named(name: str, asked: str) -> bool:
+    return name.lower() == asked.lower()
