@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from types import MappingProxyType
 
 from tensorattn.cost import bytes_moved, exps, flops
@@ -34,6 +35,7 @@ SORTED, SORTED_PASSES = frozenset({"sparsemax", "entmax"}), 60
 
 FEW_ROWS = 192  # of a query; the fused kernel of the CPU takes fewer in blocks of 32
 NARROW_SHARE = 0.75  # of the rate of products that is left then
+FLAT_ROWS, FLAT_SHARE = 768, 0.95  # ... of flattened keys; fewer rows than that it takes in blocks of 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,7 @@ class Step:
     dtype: str
     tiles: tuple[Tiles, ...]
     fused_rows: Size | None = None  # of an attention kernel
+    flattened: bool = False  # whether its keys are made of several axes
 
 
 def seconds(kernel: Kernel, sizes: Mapping[str, int], on: Machine) -> float:
@@ -161,7 +164,16 @@ def _step(instruction: Instruction, tiles: tuple[Tiles, ...], library: str) -> S
         max(floats, default="float32"),
         tiles,
         Size.product(i.name for i in instruction.rows) if fused else None,  # type: ignore[union-attr]
+        fused and len(instruction.group) > 1,  # type: ignore[union-attr]
     )
+
+
+def _share(step: Step, sizes: Mapping[str, int]) -> float:
+    """Of the rate of products, what is left in a fused kernel with few rows."""
+    rows = inf if step.fused_rows is None else step.fused_rows.value(sizes)
+    if rows < FEW_ROWS:
+        return NARROW_SHARE
+    return FLAT_SHARE if step.flattened and rows < FLAT_ROWS else 1.0
 
 
 def _seconds(step: Step, sizes: Mapping[str, int], on: Machine) -> float:
@@ -170,9 +182,8 @@ def _seconds(step: Step, sizes: Mapping[str, int], on: Machine) -> float:
     most = on.reused if step.tiles else on.fresh
     in_cache = max((array.value(sizes) for array in step.arrays), default=0) <= most
     read, written = (on.cached, on.cached) if in_cache else (on.read, on.written)
-    narrow = not on.overlaps and step.fused_rows is not None and step.fused_rows.value(sizes) < FEW_ROWS
     terms = (
-        step.flops.value(sizes) / (rates.gemm * (NARROW_SHARE if narrow else 1)),
+        step.flops.value(sizes) / (rates.gemm * (1.0 if on.overlaps else _share(step, sizes))),
         step.exps.value(sizes) / rates.exp + step.exps2.value(sizes) / rates.exp2,
         step.read.value(sizes) / read + step.written.value(sizes) / written,
     )
