@@ -51,16 +51,7 @@ def write_stream(writer: Writer, stream: Stream, write_all: WriteAll) -> None:
         writer.line(f"{length} = {stop} - {start}")
         for narrowed in stream.narrowed:
             narrowing.enter_context(_narrowed(writer, narrowed))
-        added = _added(stream)
-        for instruction in stream.body:
-            if makes(instruction)[0] in added:
-                _write_added(writer, instruction, *added[instruction.out])  # type: ignore[arg-type,union-attr]
-            else:
-                write_all(writer, (instruction,))
-        done = {merged for _, merged in added.values()}
-        for instruction in stream.merge:
-            if not (done.intersection(makes(instruction)) or _write_sum(writer, stream, instruction)):
-                write_all(writer, (instruction,))
+        _write_round(writer, stream, write_all)
         for stack, name in zip(stream.stacked, pieces, strict=True):
             part = writer.arranged(writer.read(stack.part, stack.out.dtype), stack.part.axes)
             dim = stack.part.axes.index(stream.axis)
@@ -72,6 +63,20 @@ def write_stream(writer: Writer, stream: Stream, write_all: WriteAll) -> None:
         dim = stack.part.axes.index(stream.axis)
         nothing = writer.filled(writer.shape(stack.out.axes), 0, stack.out.dtype)
         writer.assign(stack.out, Text(f"joined({name}, {dim}) if {name} else {nothing}", stack.out.axes))
+
+
+def _write_round(writer: Writer, stream: Stream, write_all: WriteAll) -> None:
+    """What a round makes, merged with the states."""
+    added = _added(stream)
+    for instruction in stream.body:
+        if makes(instruction)[0] in added:
+            _write_added(writer, instruction, *added[instruction.out])  # type: ignore[arg-type,union-attr]
+        else:
+            write_all(writer, (instruction,))
+    done = {merged for _, merged in added.values()}
+    for instruction in stream.merge:
+        if not (done.intersection(makes(instruction)) or _write_sum(writer, stream, instruction)):
+            write_all(writer, (instruction,))
 
 
 def _write_sum(writer: Writer, stream: Stream, merge: Instruction) -> bool:
