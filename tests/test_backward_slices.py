@@ -24,9 +24,9 @@ THREE = dict(h=1, mu=256, nu=256, rho=256, i=32, j=32, p=32, n=32)
 ROWS = dict(b=192, h=4, mu=192, nu=192, i=32, n=32)
 
 
-def passes(text: str, sizes: dict[str, int]) -> tuple[Counted, Counted]:
-    """The cost of both passes of a streamed plan in float32 torch."""
-    compiled = ta.compile(text, plan="streamed")
+def passes(text: str, sizes: dict[str, int], plan: str = "streamed") -> tuple[Counted, Counted]:
+    """The cost of both passes of a plan in float32 torch."""
+    compiled = ta.compile(text, plan=plan)
     cost = compiled.cost(sizes, backend="torch", dtypes=dict.fromkeys(compiled.inputs, "float32"))
     assert cost.backward is not None
     return cost.at({}), cost.backward.at({})
@@ -36,6 +36,13 @@ def recorded_kind(text: str, sizes: dict[str, int]) -> str:
     compiled = ta.compile(text)
     case, request = compiled._case(sizes, dict.fromkeys(compiled.inputs, "float32"), "torch", recorded=True)
     return decide(request, case, 0, RECORDED)[0].chosen.name
+
+
+def test_a_ratio_is_cut_along_rows_of_which_each_gradient_is_a_stretch() -> None:
+    workload = find("W7-pairs")
+    sizes = workload.sizes["full"]
+    forward, back = passes(workload.text(sizes), sizes, "factored")
+    assert back.bytes_moved < 5.5 * forward.bytes_moved
 
 
 def test_slices_below_a_window_are_as_long_as_what_it_admits() -> None:

@@ -13,10 +13,12 @@ from tensorattn import backends, units
 from tensorattn.backends.numpy import functions as numpy_functions
 from tensorattn.backends.torch import tiles
 from tensorattn.ir import Index
-from tensorattn.kernel import Apply, Contract, IfBounded, Stream, Weigh
+from tensorattn.kernel import Apply, Contract, Fold, IfBounded, Slice, Stream, Weigh
 from tensorattn.lowering.layouts import repeating
+from tensorattn.parts import Carry, Literal
 from tensorattn.peaks import peaks
-from tests.kernels import BOTH, kernel, one, register
+from tensorattn.sizes import Size
+from tests.kernels import BOTH, call, kernel, one, register
 
 SHARED = """
 W^<mu nu rho> = q^mu_i k^nu_i r^rho_i
@@ -134,6 +136,20 @@ def test_softmaxes_that_share_scores_both_use_exp2():
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-11)
 
 
+@pytest.mark.filterwarnings("ignore::tensorattn.NotationWarning")
+def test_the_log_sum_exp_of_softmaxes_by_exp2_is_in_its_own_unit():
+    """Gradients make the weights again from it; scores are too large for the branch that needs no maximum."""
+    dense, plans = {}, {}
+    for plan, grads in (("dense", dense), ("streamed", plans)):
+        compiled = ta.compile(SHARED, plan=plan, outputs=["a", "b"])
+        rng = np.random.default_rng(3)
+        x = {n: torch.tensor(6 * rng.normal(size=(112, 8)), requires_grad=True) for n in compiled.inputs}
+        a, b = compiled(x).values()
+        grads.update(zip(x, torch.autograd.grad((a.square().sum() + b.sum()), list(x.values())), strict=True))
+    for name, expected in dense.items():
+        torch.testing.assert_close(plans[name], expected, rtol=0, atol=1e-9 * float(expected.abs().max()))
+
+
 # sums into a state ------------------------------------------------------------------------------------------------
 
 
@@ -152,6 +168,26 @@ def test_a_sum_is_added_to_what_there_is(length, dims, own):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13)
     assert (found is held) == own
     np.testing.assert_allclose(numpy_functions.add_sum(total, x, dims, own), expected, rtol=0, atol=1e-13)
+
+
+@BOTH
+def test_a_sum_that_something_else_reads_too_is_made(library):
+    state, other = register("state", "i"), register("other", "i")
+    part, twice = register("part", "i"), register("twice", "i")
+    sums = register("sum", "i"), register("others", "i")
+    cut = register("cut", "i t")
+    body = (
+        Slice(cut, register("x", "i t"), Index("t")),
+        Fold(part, "sum", cut),
+        Apply(twice, "multiply", (part, Literal(2))),
+    )
+    carry = Carry(state, 0, part), Carry(other, 0, twice)
+    merge = tuple(Apply(s, "add", (c.state, c.part)) for s, c in zip(sums, carry, strict=True))
+    loop = Stream(Index("t"), Size.of("t"), 2, body, carry, merge, sums)
+    made = kernel({"x": ("i t", "float64")}, (loop,), (state, other))
+    x = np.random.default_rng(4).normal(size=(3, 7))
+    for found, expected in zip(call(library, made, x), (x.sum(1), 2 * x.sum(1)), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-14)
 
 
 def test_rooms_keep_few_views_of_their_memory():
