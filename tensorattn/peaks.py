@@ -31,7 +31,7 @@ from tensorattn.kernel import (
     Weigh,
 )
 from tensorattn.lowering.buffers import Room, places
-from tensorattn.lowering.layouts import repeating
+from tensorattn.lowering.layouts import Product, product
 from tensorattn.lowering.liveness import makes, reads
 from tensorattn.lowering.views import BYTES, entries, is_view, size_in_bytes, viewed
 from tensorattn.parts import Literal, Register
@@ -136,23 +136,21 @@ def _attended_temporaries(instruction: Attend) -> Size:
     return held * (each + masked) + (query + entries(out.axes)) * each
 
 
-def _groups(step: Contract) -> tuple[Axes, Axes, Axes, Axes]:
-    """The axes of a matrix product: in all three arrays, in `a` and the result, in `b` and the result, summed."""
-    a, b, out = step.a.axes, step.b.axes, step.out.axes
-    repeated = {repeating(a, b, out), repeating(b, a, out)}
-    batch = tuple(i for i in out if (i in a and i in b) or i in repeated)
-    a, b = (tuple(i for i in axes if i not in repeated) for axes in (a, b))
-    left, right = tuple(i for i in out if i in a and i not in b), tuple(i for i in out if i in b and i not in a)
-    return batch, left, right, tuple(i for i in a if i in b and i not in out)
+def _groups(step: Contract) -> tuple[Product, tuple[tuple[Register, Axes], tuple[Register, Axes]]]:
+    """How a matrix product is made, and its operands, each with the axes that it shares with the result alone."""
+    made = product(step.a.axes, step.b.axes, step.out.axes)
+    a, b = (made.right, made.left) if made.turned else (made.left, made.right)
+    return made, ((step.a, a), (step.b, b))
 
 
 def _copies(step: Contract, stored: Mapping[Register, Axes]) -> Size:
     """The operands that a matrix product has to bring into order: those whose merged axes are not neighbours."""
-    _, left, right, inner = _groups(step)
+    made, sides = _groups(step)
+    inner = made.inner
     if not inner:
         return Size()
     total = Size()
-    for one, rest in ((step.a, left), (step.b, right)):
+    for one, rest in sides:
         axes = stored[one]
         if not (_adjacent(rest, axes) and _adjacent(inner, axes)):
             total = total + size_in_bytes(one)
@@ -161,11 +159,12 @@ def _copies(step: Contract, stored: Mapping[Register, Axes]) -> Size:
 
 def _unbatched(step: Contract, stored: Mapping[Register, Axes]) -> Size:
     """The operands, and the result, that torch copies because the axes of the batch are not the slow ones together."""
-    batch, left, right, inner = _groups(step)
+    made, sides = _groups(step)
+    batch, inner = made.batch, made.inner
     if not batch or not inner:
         return Size()
     total = Size()
-    for one, rest in ((step.a, left), (step.b, right)):
+    for one, rest in sides:
         axes = tuple(i for i in stored[one] if i in (*batch, *rest, *inner))
         ordered = _adjacent(rest, axes) and _adjacent(inner, axes)
         kept, own = tuple(i for i in axes if i in batch), tuple(i for i in batch if i in axes)
@@ -186,11 +185,8 @@ def _layout(instruction: Instruction, stored: Mapping[Register, Axes]) -> Axes:
     out = instruction.out.axes  # type: ignore[union-attr]
     match instruction:
         case Contract():
-            batch, left, right, inner = _groups(instruction)
-            if not inner:
-                return out
-            present = tuple(i for i in out if i in (*batch, *left, *right))
-            return (*batch, *right, *left) if present == (*batch, *right, *left) else (*batch, *left, *right)
+            made, _ = _groups(instruction)
+            return made.axes if made.inner else out
         case Normalised(score=source) | Cast(source=source) | Arrange(source=source):
             return stored[source] if set(stored[source]) == set(out) else out
         case Apply(arguments=arguments):

@@ -7,12 +7,10 @@ No letters are handed out, so the number of indices is bounded by the array libr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tensorattn.backends.writing import Text, Writer, atom
 from tensorattn.ir import Index
 from tensorattn.kernel import Contract
-from tensorattn.lowering.layouts import repeating
+from tensorattn.lowering.layouts import Axes, orders, product
 from tensorattn.parts import Register
 
 
@@ -45,55 +43,29 @@ def _broadcast_product(writer: Writer, a: Text, b: Text, out: Register) -> Text:
 
 
 def _matrix_product(writer: Writer, a: Text, b: Text, out: Register) -> Text:
-    axes = out.axes
-    repeated = {repeating(a.axes, b.axes, axes), repeating(b.axes, a.axes, axes)}
-    batch = [index for index in axes if (index in a.axes and index in b.axes) or index in repeated]
-    left = [index for index in a.axes if index in axes and index not in (*b.axes, *batch)]
-    right = [index for index in b.axes if index in axes and index not in (*a.axes, *batch)]
-    present = tuple(index for index in axes if index in (*batch, *left, *right))
-    if present != (*batch, *left, *right) and present == (*batch, *right, *left):
-        a, b, left, right = b, a, right, left
-    inner = [index for index in a.axes if index in b.axes and index not in axes]
-    in_b = [index for index in b.axes if index in inner]
-    if _copies(a, b, batch, (left, right), in_b) < _copies(a, b, batch, (left, right), inner):
-        inner = in_b
-    rows = [[index] for index in batch] + [side for side in (left, right) if side or batch]
+    made = product(a.axes, b.axes, out.axes)
+    if made.turned:
+        a, b = b, a
+    batch, left, right, inner = made.batch, made.left, made.right, made.inner
+    rows = [(index,) for index in batch] + [side for side in (left, right) if side or batch]
     vector = not batch and not (left and right)  # torch gives memory another shape for these
-    place = None if vector else writer.out(out, (*batch, *left, *right), tuple(map(tuple, rows)))
-    product = writer.words.batch_matmul if len(batch) == 1 else "{a} @ {b}"
-    product = writer.words.integer_matmul if out.dtype == "int64" else product
+    place = None if vector else writer.out(out, made.axes, tuple(rows))
+    words = writer.words.batch_matmul if len(batch) == 1 else "{a} @ {b}"
+    words = writer.words.integer_matmul if out.dtype == "int64" else words
     if place is not None:
         kind = "batch_matmul" if len(batch) == 1 else "matmul"
-        product = f"{writer.words.into[kind]}({{a}}, {{b}}, out={place})"
-    source = product.format(
+        words = f"{writer.words.into[kind]}({{a}}, {{b}}, out={place})"
+    source = words.format(
         a=_matrix(writer, a, batch, left, inner, rows=True), b=_matrix(writer, b, batch, right, inner, rows=False)
     )
     return _parted(writer, source, batch, left, right)
 
 
-def _layouts(batch: Sequence[Index], outer: Sequence[Index], inner: Sequence[Index]) -> tuple[tuple[Index, ...], ...]:
-    """The orders of axes that a reshape turns into a matrix without a copy: rows × inner, and inner × rows."""
-    return (*batch, *outer, *inner), (*batch, *inner, *outer)
-
-
-def _copies(
-    a: Text, b: Text, batch: Sequence[Index], outer: tuple[Sequence[Index], ...], inner: Sequence[Index]
-) -> int:
-    """How many operands have to be copied for this order of the summed indices."""
-    count = 0
-    for value, own in zip((a, b), outer, strict=True):
-        held = [index for index in batch if index in value.axes]
-        count += value.axes not in _layouts(held, own, inner) and (len(own) > 1 or len(inner) > 1)
-    return count
-
-
-def _matrix(
-    writer: Writer, value: Text, batch: Sequence[Index], outer: Sequence[Index], inner: Sequence[Index], *, rows: bool
-) -> str:
+def _matrix(writer: Writer, value: Text, batch: Axes, outer: Axes, inner: Axes, *, rows: bool) -> str:
     """The operand as (batch of) matrices: `rows`: outer × inner, else inner × outer; transposed without a copy."""
     if not outer and not batch:
         return writer.reshaped(value, inner, [inner])
-    held = [index for index in batch if index in value.axes]
+    held = tuple(index for index in batch if index in value.axes)
     source = _own_matrix(writer, value, held, outer, inner, rows=rows)
     if held == batch:
         return source
@@ -102,11 +74,9 @@ def _matrix(
     return f"{writer.words.namespace}.broadcast_to({source}, {shape})"
 
 
-def _own_matrix(
-    writer: Writer, value: Text, batch: Sequence[Index], outer: Sequence[Index], inner: Sequence[Index], *, rows: bool
-) -> str:
+def _own_matrix(writer: Writer, value: Text, batch: Axes, outer: Axes, inner: Axes, *, rows: bool) -> str:
     """The matrices that an operand holds."""
-    outer_first, inner_first = _layouts(batch, outer, inner)
+    outer_first, inner_first = orders(batch, outer, inner)
     single = [[index] for index in batch]
     several = len(outer) > 1 or len(inner) > 1
     turned = inner_first if rows else outer_first
@@ -117,7 +87,7 @@ def _own_matrix(
     return writer.reshaped(value, straight, groups)
 
 
-def _parted(writer: Writer, source: str, batch: Sequence[Index], left: Sequence[Index], right: Sequence[Index]) -> Text:
+def _parted(writer: Writer, source: str, batch: Axes, left: Axes, right: Axes) -> Text:
     """The product, whose rows and columns stand for several indices each."""
     axes, sides = (*batch, *left, *right), [tuple(side) for side in (left, right) if side]
     if len(sides) == 2 or not batch:
