@@ -35,6 +35,7 @@ from tensorattn.lowering.looping import RefusalError
 from tensorattn.lowering.merging import EXP, Maker, merge, quotients
 from tensorattn.lowering.multilinear import Factor, Product, Reader, Term, plain_side
 from tensorattn.lowering.sides import Sides
+from tensorattn.lowering.views import is_view, viewed
 from tensorattn.parts import Carry, Literal, Register, TileRule
 from tensorattn.peaks import BOND
 from tensorattn.sizes import Size
@@ -203,8 +204,13 @@ class _Flat:
 
     def _built(self) -> Size:
         """The entries of keys, values and masks over rows and keys that are no inputs as they are."""
-        made = {i.out.name for i in self.sides.steps}  # type: ignore[union-attr]
-        whole = [r for r in (self.attend.key, self.attend.value) if r.name in made]
+        made = {i.out.name: i for i in self.sides.steps}  # type: ignore[union-attr]
+        whole = []
+        for register in (self.attend.key, self.attend.value):
+            root = register
+            while root.name in made and is_view(made[root.name]):
+                root = viewed(made[root.name])
+            whole += [register] if root.name in made else []
         masks = [r for r in (self.attend.bias, self.attend.where) if r is not None]
         loads = {r.name for i in self.kernel.body if not isinstance(i, (Apply, IfFinite, Cast)) for r in makes(i)}
         rows = {*self.found.rows}
