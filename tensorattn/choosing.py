@@ -19,6 +19,7 @@ from tensorattn.ir import Index
 from tensorattn.kernel import IfFinite, Instruction, Kernel, Normalised
 from tensorattn.kinds import KINDS, Case, Draft, Refusal
 from tensorattn.lowering import streaming
+from tensorattn.lowering.adding import with_sums
 from tensorattn.lowering.attempts import ratios_sliced
 from tensorattn.lowering.flattening import biased
 from tensorattn.lowering.layouts import laid_out
@@ -179,7 +180,8 @@ def _made(case: Case, recipe: Recipe, tile: int | None = None) -> Candidate | Re
             return changed
         draft = changed
     plan = replace(draft.plan, kind=" + ".join(kind for kind, _ in recipe))
-    return Candidate(recipe, plan, draft.kernel, _reductions(case.dense.kernel, draft.kernel, recipe), case, tile)
+    reductions = _reductions(case.dense.kernel, draft.kernel, recipe)
+    return Candidate(recipe, plan, with_sums(draft.kernel), reductions, case, tile)
 
 
 def _reductions(before: Kernel, after: Kernel, recipe: Recipe) -> tuple[Reduction, ...]:

@@ -211,8 +211,8 @@ def _by_keys(attend: Attend, found: list[Tiles]) -> Attend:
 def flops(instruction: Instruction | Record) -> Size:
     """Floating-point operations."""
     match instruction:
-        case Contract(a=a, b=b):
-            return entries((*a.axes, *b.axes)) * 2
+        case Contract(out=out, a=a, b=b, added=added):
+            return entries((*a.axes, *b.axes)) * 2 + entries(out.axes) * (added is not None)
         case Apply(out=out):
             return entries(out.axes)
         case Fold(source=source):

@@ -41,11 +41,16 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """`out = Σ a·b` over the axes that `out` lacks. Both operands have the dtype of `out`."""
+    """`out = Σ a·b` over the axes that `out` lacks. Both operands have the dtype of `out`.
+
+    With `added`, which is broadcast: `signs[0] Σ a·b + signs[1] added`, where `lowering/adding.py` says that it fits.
+    """
 
     out: Register
     a: Register
     b: Register
+    added: Register | None = None
+    signs: tuple[int, int] = (1, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,10 +210,14 @@ class Cast:
 
 @dataclass(frozen=True, slots=True)
 class Arrange:
-    """The source with its axes in the order of `out`, those it lacks broadcast (sizes from the kernel)."""
+    """The source with its axes in the order of `out`, those it lacks broadcast (sizes from the kernel).
+
+    `packed`: a copy of its own, which lies in memory in this order.
+    """
 
     out: Register
     source: Register
+    packed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,7 +161,7 @@ def _flattened(case: Case, draft: Draft, only: frozenset[str] | None, tile: int 
     if not both[0].count:
         return Refusal(both[0].refused or ("the program has no softmax whose weights are summed",))
     made = dict.fromkeys(found.kernel for found in both)
-    drafts = [Draft(draft.plan, laid_out(kernel)) for kernel in made]
+    drafts = [Draft(draft.plan, laid_out(kernel, sizes)) for kernel in made]
     if len(drafts) == 1:
         return drafts[0]
     return min(drafts, key=lambda d: (case.recorded and biased(d.kernel), seconds(d.kernel, d.sizes, case.machine)))
@@ -177,7 +177,7 @@ def _streamed(case: Case, draft: Draft, only: frozenset[str] | None, tile: int |
         found = streamed(kernel, dict(plan.nominal), base=case.base, only=only, tile_entries=tile)
         refused.append(found.refused)
         if found.axes:
-            made = Draft(plan, bounded(laid_out(found.kernel)))
+            made = Draft(plan, bounded(laid_out(found.kernel, dict(plan.nominal))))
             looped.append((len(found.refused), seconds(made.kernel, made.sizes, case.machine), made))
     if not looped:
         return Refusal(refused[0] or ("the program has no softmax whose weights are summed",))

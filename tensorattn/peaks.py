@@ -7,10 +7,8 @@ and each instruction has the temporaries its code makes with one library or the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import pairwise
 
 from tensorattn.backends.limits import MOST_SCORES
-from tensorattn.ir import Index
 from tensorattn.kernel import (
     Accumulate,
     Apply,
@@ -31,14 +29,13 @@ from tensorattn.kernel import (
     Weigh,
 )
 from tensorattn.lowering.buffers import Room, places
-from tensorattn.lowering.layouts import Product, product
 from tensorattn.lowering.liveness import makes, reads
+from tensorattn.lowering.products import Axes, Product, neighbours, product
 from tensorattn.lowering.views import BYTES, entries, is_view, size_in_bytes, viewed
 from tensorattn.parts import Literal, Register
 from tensorattn.records import FlashBack, Record, Slope
 from tensorattn.sizes import Size
 
-Axes = tuple[Index, ...]
 # What a function or a normaliser holds at once beside its result: arrays like it, and other bytes an entry. Measured.
 TEMPORARIES = {"sigmoid": (2, 0), "silu": (2, 0), "gelu": (0, 64), "elu": (1, 1), "leaky_relu": (1, 1)}
 TEMPORARIES |= {"uniform": (0, 16)}
@@ -152,7 +149,7 @@ def _copies(step: Contract, stored: Mapping[Register, Axes]) -> Size:
     total = Size()
     for one, rest in sides:
         axes = stored[one]
-        if not (_adjacent(rest, axes) and _adjacent(inner, axes)):
+        if not (neighbours(rest, axes) and neighbours(inner, axes)):
             total = total + size_in_bytes(one)
     return total
 
@@ -166,9 +163,9 @@ def _unbatched(step: Contract, stored: Mapping[Register, Axes]) -> Size:
     total = Size()
     for one, rest in sides:
         axes = tuple(i for i in stored[one] if i in (*batch, *rest, *inner))
-        ordered = _adjacent(rest, axes) and _adjacent(inner, axes)
+        ordered = neighbours(rest, axes) and neighbours(inner, axes)
         kept, own = tuple(i for i in axes if i in batch), tuple(i for i in batch if i in axes)
-        if ordered and (axes[-1] in batch or kept != own or not _adjacent(own, axes)):
+        if ordered and (axes[-1] in batch or kept != own or not neighbours(own, axes)):
             total = total + size_in_bytes(one)
     return total
 
@@ -187,17 +184,12 @@ def _layout(instruction: Instruction, stored: Mapping[Register, Axes]) -> Axes:
         case Contract():
             made, _ = _groups(instruction)
             return made.axes if made.inner else out
-        case Normalised(score=source) | Cast(source=source) | Arrange(source=source):
+        case Normalised(score=source) | Cast(source=source) | Arrange(source=source, packed=False):
             return stored[source] if set(stored[source]) == set(out) else out
         case Apply(arguments=arguments):
             whole = [a for a in arguments if isinstance(a, Register) and set(a.axes) == set(out)]
             return stored.get(whole[0], whole[0].axes) if whole else out
     return out
-
-
-def _adjacent(group: Axes, axes: Axes) -> bool:
-    places = [axes.index(index) for index in group]
-    return all(q == p + 1 for p, q in pairwise(places))
 
 
 def peaks(kernel: Kernel, body: tuple[Instruction, ...], library: str = "numpy", *, start: int = 0) -> tuple[Size, ...]:

@@ -14,7 +14,7 @@ from tensorattn.backends.numpy import functions as numpy_functions
 from tensorattn.backends.torch import tiles
 from tensorattn.ir import Index
 from tensorattn.kernel import Apply, Contract, Fold, IfBounded, Slice, Stream, Weigh
-from tensorattn.lowering.layouts import repeating
+from tensorattn.lowering.products import repeating
 from tensorattn.parts import Carry, Literal
 from tensorattn.peaks import peaks
 from tensorattn.sizes import Size

@@ -7,21 +7,21 @@ No letters are handed out, so the number of indices is bounded by the array libr
 
 from __future__ import annotations
 
-from tensorattn.backends.writing import Text, Writer, atom
+from tensorattn.backends.writing import Groups, Text, Writer, atom
 from tensorattn.ir import Index
 from tensorattn.kernel import Contract
-from tensorattn.lowering.layouts import Axes, orders, product
+from tensorattn.lowering.products import Axes, orders, product
 from tensorattn.parts import Register
 
 
 def contract(writer: Writer, instruction: Contract) -> None:
-    """Write `out = Σ a·b`."""
+    """Write `out = Σ a·b`, with what is added to it."""
     out = instruction.out
     a = writer.read(instruction.a, out.dtype)
     b = writer.read(instruction.b, out.dtype)
     a, b = _summed(writer, a, {*b.axes, *out.axes}), _summed(writer, b, {*a.axes, *out.axes})
     if any(index in b.axes and index not in out.axes for index in a.axes):
-        writer.assign(out, _matrix_product(writer, a, b, out))
+        writer.assign(out, _matrix_product(writer, a, b, instruction))
     else:
         writer.assign(out, _broadcast_product(writer, a, b, out))
 
@@ -42,7 +42,8 @@ def _broadcast_product(writer: Writer, a: Text, b: Text, out: Register) -> Text:
     return Text(f"{writer.words.into['multiply']}({', '.join(factors)}, out={place})", present)
 
 
-def _matrix_product(writer: Writer, a: Text, b: Text, out: Register) -> Text:
+def _matrix_product(writer: Writer, a: Text, b: Text, instruction: Contract) -> Text:
+    out = instruction.out
     made = product(a.axes, b.axes, out.axes)
     if made.turned:
         a, b = b, a
@@ -50,15 +51,30 @@ def _matrix_product(writer: Writer, a: Text, b: Text, out: Register) -> Text:
     rows = [(index,) for index in batch] + [side for side in (left, right) if side or batch]
     vector = not batch and not (left and right)  # torch gives memory another shape for these
     place = None if vector else writer.out(out, made.axes, tuple(rows))
+    operands = dict(
+        a=_matrix(writer, a, batch, left, inner, rows=True), b=_matrix(writer, b, batch, right, inner, rows=False)
+    )
+    if instruction.added is not None:
+        c = _beside(writer, writer.read(instruction.added, out.dtype), tuple(rows))
+        source = "add_product({a}, {b}, {c}, {signs}, {place})".format(
+            **operands, c=c, signs=instruction.signs, place=place
+        )
+        return _parted(writer, source, batch, left, right)
     words = writer.words.batch_matmul if len(batch) == 1 else "{a} @ {b}"
     words = writer.words.integer_matmul if out.dtype == "int64" else words
     if place is not None:
         kind = "batch_matmul" if len(batch) == 1 else "matmul"
         words = f"{writer.words.into[kind]}({{a}}, {{b}}, out={place})"
-    source = words.format(
-        a=_matrix(writer, a, batch, left, inner, rows=True), b=_matrix(writer, b, batch, right, inner, rows=False)
-    )
-    return _parted(writer, source, batch, left, right)
+    return _parted(writer, words.format(**operands), batch, left, right)
+
+
+def _beside(writer: Writer, value: Text, groups: Groups) -> str:
+    """What is added to a product: a dimension for each group of axes, of size 1 where it has none of them."""
+    held = [group if {*group} & {*value.axes} else () for group in groups]
+    value = writer.arranged(value, [index for group in held for index in group])
+    if all(len(group) == 1 for group in groups):
+        return writer.aligned(value, [index for (index,) in groups])
+    return f"{atom(value.source)}.reshape({writer.tuple([writer.product(group) for group in held])})"
 
 
 def _matrix(writer: Writer, value: Text, batch: Axes, outer: Axes, inner: Axes, *, rows: bool) -> str:

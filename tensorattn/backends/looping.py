@@ -37,7 +37,7 @@ def write_stream(writer: Writer, stream: Stream, write_all: WriteAll) -> None:
         writer.assign(carry.state, Text(unit, carry.state.axes))
     pieces = [writer.names.of("local", f"pieces {stack.out.name}") for stack in stream.stacked]
     for stack, name in zip(stream.stacked, pieces, strict=True):  # 0 where the loop does not run
-        zero = "" if stream.live is None else writer.filled(writer.shape(stack.part.axes), 0, stack.out.dtype)
+        zero = "" if stream.live is None else writer.filled(writer.shape(stack.out.axes), 0, stack.out.dtype)
         writer.line(f"{name} = [{zero}]")
     tile = _write_tile(writer, stream, size)
     with writer.tile(stream.axis, start, stop, tile, tile), ExitStack() as most:
@@ -53,14 +53,14 @@ def write_stream(writer: Writer, stream: Stream, write_all: WriteAll) -> None:
             narrowing.enter_context(_narrowed(writer, narrowed))
         _write_round(writer, stream, write_all)
         for stack, name in zip(stream.stacked, pieces, strict=True):
-            part = writer.arranged(writer.read(stack.part, stack.out.dtype), stack.part.axes)
-            dim = stack.part.axes.index(stream.axis)
+            part = writer.arranged(writer.read(stack.part, stack.out.dtype), stack.out.axes)
+            dim = stack.out.axes.index(stream.axis)
             writer.line(f"put({name}, {part.source}, {dim}, {start}, {size})")
         values = _carried(writer, stream)
     for carry, value in zip(stream.carry, values, strict=True):
         writer.owners[writer.name(carry.state)] = value.owner or writer.name(carry.state)
     for stack, name in zip(stream.stacked, pieces, strict=True):
-        dim = stack.part.axes.index(stream.axis)
+        dim = stack.out.axes.index(stream.axis)
         nothing = writer.filled(writer.shape(stack.out.axes), 0, stack.out.dtype)
         writer.assign(stack.out, Text(f"joined({name}, {dim}) if {name} else {nothing}", stack.out.axes))
 

@@ -136,6 +136,9 @@ def write(writer: Writer, instruction: Instruction) -> None:
             _log_sum_exp(writer, instruction)
         case Largest():
             _largest(writer, instruction)
+        case Arrange(out=out, source=source, packed=True):
+            ordered = writer.arranged(writer.read(source, out.dtype), out.axes)
+            writer.assign(out, Text(writer.words.packed.format(x=atom(ordered.source)), out.axes))
         case Cast(out=out, source=source) | Arrange(out=out, source=source):
             writer.assign(out, writer.read(source, out.dtype))
         case Attend():

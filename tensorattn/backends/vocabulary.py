@@ -32,6 +32,7 @@ class Vocabulary:
     load_known: str
     load_scalar: str
     permute: str
+    packed: str
     unsqueeze: str
     cast: str
     full: str

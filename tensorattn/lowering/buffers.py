@@ -219,7 +219,7 @@ def _alike(instruction: Instruction, out: Register) -> list[Register]:
     match instruction:
         case Weigh(score=score):
             operands: tuple[object, ...] = (score,)
-        case Contract(out=whole, a=a, b=b):
+        case Contract(out=whole, a=a, b=b, added=None):
             operands = (a, b) if {*a.axes, *b.axes} == set(whole.axes) else ()
         case Apply(function="select", arguments=arguments):
             operands = arguments[1:2]

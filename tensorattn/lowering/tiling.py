@@ -18,6 +18,8 @@ from tensorattn.sizes import Size
 LEAST_POSITIONS = 512  # of the barred axes in a tile, so that a row's operands are used that often
 REUSE = 64  # rows or positions below which matrix products are bound by memory
 SMALL_PRODUCT = 16  # products whose arrays are all smaller than the largest by this factor do not matter
+CONFLICT = 512  # entries: rows that begin at multiples of it share few places of the cache
+FEW_POSITIONS = 7  # of which one less would be much less
 DENSE_SHARE = 4  # a slice that is dense inside holds several arrays at once: each has this part of a tile
 
 
@@ -105,12 +107,24 @@ def slice_rule(
     operands are read for a few rows only. With it, how many positions there should be if those are too many for a tile,
     else 0.
     """
-    found = rule(flow, registers, axis, max(tile_entries // DENSE_SHARE, 1))
+    held_by = tuple(registers)
+    found = rule(flow, held_by, axis, max(tile_entries // DENSE_SHARE, 1))
     per = found.per.value(_lengths(flow, found.per))
     positions = -(-REUSE // max(reuse(flow, loop, axis, rows), 1))
     wanted = min(positions * per, tile_entries)
     short = positions if 2 * tile_entries < min(positions, flow.length(axis)) * per else 0
-    return TileRule(max(found.entries, wanted), found.per), short
+    entries = max(found.entries, wanted)
+    fitting = min(entries // max(per, 1), flow.length(axis))
+    if fitting > FEW_POSITIONS and any(_conflicts(flow, r, axis, fitting) for r in held_by):
+        entries = (fitting - 1) * per
+    return TileRule(entries, found.per), short
+
+
+def _conflicts(flow: Flow, register: Register, axis: Index, positions: int) -> bool:
+    """Whether rows begin at multiples of 2 KB from each other with a tile of so many positions, and not with others."""
+    place = register.axes.index(axis) if axis in register.axes else 0
+    inner = flow.entries(register.axes[place + 1 :])
+    return place > 0 and inner % CONFLICT > 0 and positions * inner % CONFLICT == 0
 
 
 def reuse(flow: Flow, loop: Iterable[int], axis: Index, rows: int) -> int:

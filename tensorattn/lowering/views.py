@@ -30,8 +30,10 @@ def is_view(instruction: Instruction | Record) -> bool:
     match instruction:
         case Load(out=out, given=given):
             return given is None or given == out.dtype
-        case View() | Arrange() | Slice() | Added():
+        case View() | Slice() | Added():
             return True
+        case Arrange(packed=packed):
+            return not packed
         case Apply(function="select", arguments=(Literal(), *_)):  # one of two arrays
             return True
         case Cast(out=out, source=source):

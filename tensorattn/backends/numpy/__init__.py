@@ -24,6 +24,7 @@ WORDS = Vocabulary(
     load_scalar="np.asarray({x}, {dtype})",
     unsqueeze="{x}[{keys}]",
     permute="{x}.transpose({dims})",
+    packed="{x}.copy()",
     cast="{x}.astype({dtype}, copy=False)",
     full="np.full({shape}, {value}, {dtype})",
     iota="np.arange({size}, dtype=np.int64)",

@@ -25,6 +25,7 @@ WORDS = Vocabulary(
     load_scalar="torch.as_tensor({x}, dtype={dtype}, device=device)",
     unsqueeze="{x}.unsqueeze({dim})",
     permute="{x}.permute({dims})",
+    packed="{x}.clone(memory_format=torch.contiguous_format)",
     cast="{x}.to({dtype})",
     full="torch.full({shape}, {value}, dtype={dtype}, device=device)",
     iota="torch.arange({size}, device=device)",

@@ -103,6 +103,23 @@ def _in_bits(p: torch.Tensor, out: torch.Tensor, b: float) -> torch.Tensor:
     return out
 
 
+def add_product(
+    a: torch.Tensor, b: torch.Tensor, added: torch.Tensor, signs: tuple[int, int], out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """signs[0] a b + signs[1] added, of matrices; `out` is written if given, without a pass for the sum."""
+    alpha, sign = signs
+    added = added if sign > 0 else -added  # small, and BLAS takes another way for a factor that is not 1
+    if out is None:
+        return added + a @ b if alpha > 0 else added - a @ b
+    if a.dim() == 2:
+        return torch.addmm(added, a, b, alpha=alpha, out=out)
+    if out.dim() > 3 and added.shape[:-2] != out.shape[:-2]:  # one for several places of the batch
+        added = out.copy_(added)
+    added, a, b, whole = (x.flatten(0, -3) if x.dim() > 3 else x for x in (added, a, b, out))
+    torch.baddbmm(added, a, b, alpha=alpha, out=whole)
+    return out
+
+
 def add_at(
     total: torch.Tensor, part: torch.Tensor, places: tuple[tuple[int, int, int], ...], own: bool
 ) -> torch.Tensor:
