@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Union
 
 from tensorattn.ir import Index
-from tensorattn.parts import Carry, Limiting, Literal, Narrowed, Operand, Register, Root, Stacked, TileRule
+from tensorattn.parts import Carry, Limiting, Literal, Narrowed, Operand, Register, Root, Stacked, Summand, TileRule
 from tensorattn.sizes import Size, SizeRead
 from tensorattn.windows import Windows
 
@@ -43,14 +43,13 @@ class View:
 class Contract:
     """`out = Σ a·b` over the axes that `out` lacks. Both operands have the dtype of `out`.
 
-    With `added`, which is broadcast: `signs[0] Σ a·b + signs[1] added`, where `lowering/adding.py` says that it fits.
+    `added` is taken along in one call, where `lowering/adding.py` says that it fits.
     """
 
     out: Register
     a: Register
     b: Register
-    added: Register | None = None
-    signs: tuple[int, int] = (1, 1)
+    added: Summand | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,14 @@ Operand = Union[Register, Literal]
 
 
 @dataclass(frozen=True, slots=True)
+class Summand:
+    """What a product takes along, broadcast: it becomes `signs[0] Σ a·b + signs[1] register`, where one is 1."""
+
+    register: Register
+    signs: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class TileRule:
     """How many positions a tile has: `entries` over the size `per` of one position, at least one, at most all.
 

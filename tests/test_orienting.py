@@ -137,7 +137,7 @@ def test_what_no_round_changes_is_brought_into_order_once():
 
 
 @pytest.mark.parametrize("library", ["numpy", "torch"])
-@pytest.mark.parametrize("signs", [(1, 1), (1, -1), (-1, 1), (-1, -1)])
+@pytest.mark.parametrize("signs", [(1, 1), (1, -1), (-1, 1)])
 @pytest.mark.parametrize("batch", [(), (3,), (2, 3), (2, 0)])
 @pytest.mark.parametrize("into", [False, True])
 def test_a_product_takes_along_what_is_added(library, signs, batch, into):

@@ -55,9 +55,9 @@ def _matrix_product(writer: Writer, a: Text, b: Text, instruction: Contract) -> 
         a=_matrix(writer, a, batch, left, inner, rows=True), b=_matrix(writer, b, batch, right, inner, rows=False)
     )
     if instruction.added is not None:
-        c = _beside(writer, writer.read(instruction.added, out.dtype), tuple(rows))
+        c = _beside(writer, writer.read(instruction.added.register, out.dtype), tuple(rows))
         source = "add_product({a}, {b}, {c}, {signs}, {place})".format(
-            **operands, c=c, signs=instruction.signs, place=place
+            **operands, c=c, signs=instruction.added.signs, place=place
         )
         return _parted(writer, source, batch, left, right)
     words = writer.words.batch_matmul if len(batch) == 1 else "{a} @ {b}"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tensorattn.kernel import Apply, Contract, Instruction, Kernel, Stream
 from tensorattn.lowering.liveness import INNER, reads
 from tensorattn.lowering.products import product
-from tensorattn.parts import Register
+from tensorattn.parts import Register, Summand
 
 
 def with_sums(kernel: Kernel) -> Kernel:
@@ -55,9 +55,9 @@ def _taken(step: Contract, body: tuple[Instruction, ...], ends: set[Register]) -
     if before:
         signs = 1, prod(one.signs[0] for one in chain[:best]) * link.signs[1]
         before[-1] = replace(before[-1], out=link.reader.out)
-        made: list[Instruction] = [replace(step, added=link.other, signs=signs), *before]
+        made: list[Instruction] = [replace(step, added=Summand(link.other, signs)), *before]
     else:
-        made = [replace(step, out=link.reader.out, added=link.other, signs=link.signs)]
+        made = [replace(step, out=link.reader.out, added=Summand(link.other, link.signs))]
     gone = [step, *(one.reader for one in chain[:best])]
     return tuple(new for i in body if i not in gone for new in (made if i == link.reader else [i]))
 

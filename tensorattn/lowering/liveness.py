@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import fields
 
 from tensorattn.kernel import Attempt, IfBounded, IfFinite, Instruction, Stream
-from tensorattn.parts import Ceiling, Joint, Norm, Register
+from tensorattn.parts import Ceiling, Joint, Norm, Register, Summand
 
 
 def reads(instruction: Instruction) -> frozenset[Register]:
@@ -72,6 +72,8 @@ def _registers(value: object) -> Iterator[Register]:
             yield from _registers(part)
     elif isinstance(value, Joint):
         yield from (value.a, value.b)
+    elif isinstance(value, Summand):
+        yield value.register
     elif isinstance(value, (Ceiling, Norm)):
         yield from _registers(value.of if isinstance(value, Ceiling) else value.source)
 

@@ -106,7 +106,7 @@ def _in_bits(p: torch.Tensor, out: torch.Tensor, b: float) -> torch.Tensor:
 def add_product(
     a: torch.Tensor, b: torch.Tensor, added: torch.Tensor, signs: tuple[int, int], out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """signs[0] a b + signs[1] added, of matrices; `out` is written if given, without a pass for the sum."""
+    """signs[0] a b + signs[1] added, of matrices, one sign of which is 1; `out`, if given, is written in one pass."""
     alpha, sign = signs
     added = added if sign > 0 else -added  # small, and BLAS takes another way for a factor that is not 1
     if out is None:
