@@ -21,7 +21,7 @@ from tensorattn.kinds import KINDS, Case, Draft, Refusal
 from tensorattn.lowering import streaming
 from tensorattn.lowering.adding import with_sums
 from tensorattn.lowering.attempts import ratios_sliced
-from tensorattn.lowering.flattening import biased
+from tensorattn.lowering.flattening import biased, joined_keys
 from tensorattn.lowering.layouts import laid_out
 from tensorattn.plan import Plan
 from tensorattn.rates import seconds
@@ -33,8 +33,8 @@ MORE_FLOPS = 1.0625  # of dense: what merging tiles adds is no reason against a 
 CLEARLY = 0.9  # of the time of dense: the estimates are no better, and dense has less to go wrong
 # A backward pass makes five products for two of the forward pass in every kind of plan, and three for one where a ratio
 # is sliced. In loops what is elementwise stands beside them, in an attention kernel within; with a bias of which a
-# gradient may be wanted no such kernel runs.
-APART, SLICED, UNFUSED = 1.06, 1.14, 3
+# gradient may be wanted no such kernel runs, and with keys of several axes the gradients of all of them are arrays.
+APART, JOINED, SLICED, UNFUSED = 1.06, 1.1, 1.14, 3
 LEAST_TILE = 1 << 12  # entries of a tile, however small the budget: 16 KB of float32, so that rounds are not too many
 MOST_MIXED = 6  # statements for which mixtures are tried
 
@@ -84,6 +84,8 @@ class Candidate:
         kinds = dict(self.recipe)
         if "flattened" in kinds and biased(self.kernel):
             return found * UNFUSED
+        if "flattened" in kinds and joined_keys(self.kernel):
+            found *= JOINED
         return found * APART if "streamed" in kinds else found
 
     @cached_property

@@ -93,6 +93,11 @@ def biased(kernel: Kernel) -> bool:
     return any(isinstance(i, Attend) and i.bias is not None for i in plain_side(kernel.body))
 
 
+def joined_keys(kernel: Kernel) -> bool:
+    """Whether an attention has keys of several axes, so that the gradients of all keys are arrays."""
+    return any(isinstance(i, Attend) and len(i.group) > 1 for i in plain_side(kernel.body))
+
+
 class _Flat:
     """One softmax in its kernel, as attention."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, log
 
@@ -88,26 +89,46 @@ def _named(register: Register) -> Register:
 
 
 def rebased(kernel: Kernel, base: str) -> Kernel:
-    """The kernel with exp2 in place of exp, where its argument comes in units of ln 2 without a pass over all of it."""
+    """The kernel with exp2 in place of exp, where its argument comes in units of ln 2 without a pass over all of it.
+
+    Those that share scores change together: one alone would need them in both units.
+    """
     if base != "2":
         return kernel
     results = tuple(o.register for o in kernel.outputs)
     body = kernel.body
-    for made in kernel.body:
-        if isinstance(made, Apply) and made.function == "exp" and isinstance(made.arguments[0], Register):
-            body = _rebased(body, body.index(made), made.arguments[0], results)
+    exps = [i for i in body if isinstance(i, Apply) and i.function == "exp"]
+    while exps:
+        alike = [e for e in exps if _scales(body, e) & _scales(body, exps[0])] or exps[:1]
+        changed = without_dead(_rebased(body, alike), results)
+        body = changed if _is_no_more(body, changed, exps[0].out) else body
+        exps = [e for e in exps if e not in alike]
     return replace(kernel, body=body)
 
 
-def _rebased(
-    body: tuple[Instruction, ...], number: int, argument: Register, results: tuple[Register, ...]
-) -> tuple[Instruction, ...]:
-    scaling = Scaling(body, set(range(number)), argument, "2")
-    if scaling.base != "2":
-        return body
-    exp2 = replace(body[number], function="exp2", arguments=(scaling.score,))  # type: ignore[call-overload]
-    new = (*body[:number], *scaling.outside, *scaling.inside, exp2, *body[number + 1 :])
-    return _unless_twice(body, without_dead(new, results), argument)
+def _scaling(body: tuple[Instruction, ...], exp: Apply) -> Scaling | None:
+    """What an exponential takes in units of ln 2; None where that would be a pass over all of it."""
+    argument = exp.arguments[0]
+    found = Scaling(body, set(range(body.index(exp))), argument, "2") if isinstance(argument, Register) else None
+    return found if found is not None and found.base == "2" else None
+
+
+def _scales(body: tuple[Instruction, ...], exp: Apply) -> set[Register]:
+    """What is as large as an exponential, and made in units of ln 2 for it."""
+    found = _scaling(body, exp)
+    return set() if found is None else {r for i in found.inside for r in makes(i) if {*r.axes} >= {*exp.out.axes}}
+
+
+def _rebased(body: tuple[Instruction, ...], exps: Sequence[Apply]) -> tuple[Instruction, ...]:
+    """The body with exp2 for these, where that costs no pass; what several need is made once."""
+    for made in exps:
+        number, scaling = body.index(made), _scaling(body, made)
+        if scaling is not None:
+            exp2 = replace(made, function="exp2", arguments=(scaling.score,))
+            known = set(body[:number])
+            steps = (i for i in (*scaling.outside, *scaling.inside) if i not in known)
+            body = (*body[:number], *steps, exp2, *body[number + 1 :])
+    return body
 
 
 def weighed_in_twos(body: tuple[Instruction, ...], results: frozenset[str]) -> tuple[Instruction, ...]:
@@ -141,12 +162,11 @@ def _in_twos(
         new.append(replace(instruction, score=scaling.score, base="2", greatest=greatest))
         new.append(Apply(instruction.greatest, "multiply", (greatest, Literal(log(2)))))
     kept = tuple(r for i in new for r in makes(i) if r.name in results)
-    return _unless_twice(body, without_dead(tuple(new), kept), score)
+    changed = without_dead(tuple(new), kept)
+    return changed if _is_no_more(body, changed, score) else body
 
 
-def _unless_twice(
-    body: tuple[Instruction, ...], new: tuple[Instruction, ...], score: Register
-) -> tuple[Instruction, ...]:
-    """The new body, unless something like the scores is made in both units."""
-    large = [sum(set(score.axes) <= set(r.axes) for i in side for r in makes(i)) for side in (body, new)]
-    return new if large[1] <= large[0] else body
+def _is_no_more(body: tuple[Instruction, ...], changed: tuple[Instruction, ...], score: Register) -> bool:
+    """Whether nothing like the scores is made in both units."""
+    large = [sum(set(score.axes) <= set(r.axes) for i in side for r in makes(i)) for side in (body, changed)]
+    return large[1] <= large[0]
