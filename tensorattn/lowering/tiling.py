@@ -20,7 +20,7 @@ REUSE = 64  # rows or positions below which matrix products are bound by memory
 SMALL_PRODUCT = 16  # products whose arrays are all smaller than the largest by this factor do not matter
 CONFLICT = 512  # entries: rows that begin at multiples of it share few places of the cache
 FEW_POSITIONS = 7  # of which one less would be much less
-DENSE_SHARE = 4  # a slice that is dense inside holds several arrays at once: each has this part of a tile
+FEWEST_ARRAYS, MOST_ARRAYS = 2, 4  # of a slice that is dense inside, among which its memory is shared
 
 
 def least_positions(flow: Flow, barred: Iterable[Index], tile_entries: int) -> Size:
@@ -103,12 +103,13 @@ def slice_rule(
 ) -> tuple[TileRule, int]:
     """The tile of a loop over an axis whose body is dense, with `rows` at each position where it multiplies nothing.
 
-    Smaller than a tile of a softmax, for there are several arrays like the largest at once; but not so small that the
+    Smaller than a tile, for there are several arrays like the largest at once; but not so small that the
     operands are read for a few rows only. With it, how many positions there should be if those are too many for a tile,
     else 0.
     """
     held_by = tuple(registers)
-    found = rule(flow, held_by, axis, max(tile_entries // DENSE_SHARE, 1))
+    arrays = min(max(_arrays(flow, loop), FEWEST_ARRAYS), MOST_ARRAYS)
+    found = rule(flow, held_by, axis, max(tile_entries // arrays, 1))
     per = found.per.value(_lengths(flow, found.per))
     positions = -(-REUSE // max(reuse(flow, loop, axis, rows), 1))
     wanted = min(positions * per, tile_entries)
@@ -125,6 +126,12 @@ def _conflicts(flow: Flow, register: Register, axis: Index, positions: int) -> b
     place = register.axes.index(axis) if axis in register.axes else 0
     inner = flow.entries(register.axes[place + 1 :])
     return place > 0 and inner % CONFLICT > 0 and positions * inner % CONFLICT == 0
+
+
+def _arrays(flow: Flow, loop: Iterable[int]) -> int:
+    """How many large arrays a loop makes: what is elementwise is written over the result of a product."""
+    sizes = [flow.entries(out) for _, _, out in _multiplied(flow, loop)]
+    return sum(2 * size >= max(sizes) for size in sizes)
 
 
 def reuse(flow: Flow, loop: Iterable[int], axis: Index, rows: int) -> int:
@@ -146,8 +153,12 @@ def is_head(flow: Flow, loop: Iterable[int], axis: Index) -> bool:
 
 def _products(flow: Flow, loop: Iterable[int]) -> list[tuple[frozenset[Index], frozenset[Index], frozenset[Index]]]:
     """The axes of the operands and the result of the large products with a sum."""
+    found = _multiplied(flow, loop)
+    sizes = [max(map(flow.entries, axes)) for axes in found]
+    return [axes for axes, size in zip(found, sizes, strict=True) if SMALL_PRODUCT * size > max(sizes)]
+
+
+def _multiplied(flow: Flow, loop: Iterable[int]) -> list[tuple[frozenset[Index], frozenset[Index], frozenset[Index]]]:
     inner = [i.fast if isinstance(i, IfFinite) else (i,) for i in (flow.body[n] for n in loop)]
     found = [(i.a, i.b, i.out) for body in inner for i in body if isinstance(i, Contract)]
-    sizes = [max(flow.entries(r.axes) for r in registers) for registers in found]
-    large = [r for r, size in zip(found, sizes, strict=True) if SMALL_PRODUCT * size > max(sizes)]
-    return [(frozenset(a.axes), frozenset(b.axes), frozenset(out.axes)) for a, b, out in large]
+    return [(frozenset(a.axes), frozenset(b.axes), frozenset(out.axes)) for a, b, out in found]
