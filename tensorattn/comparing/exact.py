@@ -241,7 +241,7 @@ def _reduced(kind: str, row: list[object], key: bytes | None) -> object:
     distinct = {Residue.of(x).p: x for x in row}
     centre = _total(list(distinct.values())) * Fraction(1, len(distinct))  # type: ignore[operator]
     spread = sorted((Residue.of(x + -centre) for x in distinct.values()), key=lambda r: r.p)
-    return centre + apply(kind + " of a row", tuple(spread), key)  # type: ignore[operator]
+    return centre + apply(kind + " of a row", tuple(spread), key)
 
 
 def _total(row: Sequence[object]) -> object:
@@ -285,7 +285,7 @@ def _weights(kind: str, row: list[object], options: Mapping[str, object], key: b
 def _other_weights(kind: str, row: list[object], options: Mapping[str, object], key: bytes | None) -> list[object]:
     """Sparse weights as a random function that a shift of the scores or another order leaves as it is."""
     centre = _total(row) * Fraction(1, len(row))  # type: ignore[operator]
-    moved = [Residue.of(x + -centre) for x in row]  # type: ignore[operator]
+    moved = [Residue.of(x + -centre) for x in row]
     spread = sorted(moved, key=lambda r: r.p)
     more = tuple(value for _, value in sorted(options.items()))
     return [apply(f"{kind} of a row", (x, *spread, *more), key) for x in moved]

@@ -95,7 +95,7 @@ class _Matcher:
                 yield from self.maps(a, b, scope)
             case Reduce(), Reduce() if a.kind == b.kind and (a.where is None) == (b.where is None):
                 parts = [(n.body,) if n.where is None else (n.where, n.body) for n in (a, b)]
-                yield from self.bound(a.indices, b.indices, *parts, self.each, scope)
+                yield from self.bound(a.indices, b.indices, *parts, way=self.each, scope=scope)
             case Normalise(), Normalise() if _form(a) == _form(b):
                 for inner in self.bag(self.index, a.indices, b.indices, scope):
                     yield from self.each(self.nodes, _parts(a), _parts(b), inner)
@@ -115,7 +115,7 @@ class _Matcher:
             return
         if a.function in UNORDERED:
             flat = [_parts_of(n, n.function) if n.function in ("and", "or") else n.arguments for n in (a, b)]
-            yield from self.bag(self.nodes, *flat, scope)
+            yield from self.bag(self.nodes, *flat, scope=scope)
             return
         yield from self.each(self.nodes, a.arguments, b.arguments, scope)
         if _is_even(a) and isinstance(b.arguments[0], Add):
