@@ -23,6 +23,7 @@ from tensorattn.errors import (
 )
 
 if TYPE_CHECKING:
+    from tensorattn.checking import Shapes as Shapes
     from tensorattn.checking import check as check
     from tensorattn.comparing import equivalent as equivalent
     from tensorattn.compiling import Compiled as Compiled
