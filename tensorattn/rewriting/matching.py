@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tensorattn.ir import (
     Add,
@@ -57,6 +58,9 @@ class _Scope:
 
     def binding(self, left: Sequence[Index], right: Sequence[Index]) -> _Scope:
         return replace(self, left=self.left | set(left), right=self.right | set(right))
+
+
+Way = Callable[..., Iterator[_Scope]]
 
 
 class _Matcher:
@@ -137,7 +141,7 @@ class _Matcher:
 
     # several at once ------------------------------------------------------------------------------------------------
 
-    def each(self, way: Callable, a: Sequence, b: Sequence, scope: _Scope) -> Iterator[_Scope]:  # type: ignore[type-arg]
+    def each(self, way: Way, a: Sequence[Any], b: Sequence[Any], scope: _Scope) -> Iterator[_Scope]:
         """In order."""
         if len(a) == len(b):
             if not a:
@@ -146,7 +150,7 @@ class _Matcher:
                 for inner in way(a[0], b[0], scope):
                     yield from self.each(way, a[1:], b[1:], inner)
 
-    def bag(self, way: Callable, a: Sequence, b: Sequence, scope: _Scope) -> Iterator[_Scope]:  # type: ignore[type-arg]
+    def bag(self, way: Way, a: Sequence[Any], b: Sequence[Any], scope: _Scope) -> Iterator[_Scope]:
         """In any order."""
         if len(a) == len(b):
             if not a:
@@ -162,7 +166,7 @@ class _Matcher:
         right: Sequence[Index],
         a: Sequence[Expr],
         b: Sequence[Expr],
-        way: Callable,  # type: ignore[type-arg]
+        way: Way,
         scope: _Scope,
     ) -> Iterator[_Scope]:
         """Parts below a binder; indices that stand in none of them count by their sizes."""
