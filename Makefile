@@ -51,10 +51,11 @@ benchmarks: $(VENV)/bench.stamp
 benchmark-mixle: $(VENV)/mixle.stamp
 	$(ONE_THREAD) $(BIN)/python -m benchmarks.chained $(BENCHMARKS)
 
-lint: $(VENV)/test.stamp
+# pyright looks for torch in the first `python` on the path, if it is not told
+lint: $(VENV)/types.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	@if [ -x $(BIN)/pyright ]; then $(BIN)/pyright; else echo "pyright is not installed: make $(VENV)/dev.stamp"; fi
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
@@ -81,8 +82,8 @@ $(VENV)/mixle.stamp: $(VENV)/core.stamp
 	$(PIP) install -c constraints.txt mixle==0.8.2
 	@touch $@
 
-$(VENV)/dev.stamp: $(VENV)/test.stamp
-	$(PIP) install -c constraints.txt --group dev
+$(VENV)/types.stamp: $(VENV)/test.stamp
+	$(PIP) install -c constraints.txt --group types
 	@touch $@
 
 $(VENV)/onnx.stamp: $(VENV)/test.stamp

@@ -23,6 +23,9 @@ from tensorattn.errors import (
 )
 
 if TYPE_CHECKING:
+    from tensorattn import latent as latent
+    from tensorattn import nn as nn
+    from tensorattn.checking import Shapes as Shapes
     from tensorattn.checking import check as check
     from tensorattn.comparing import equivalent as equivalent
     from tensorattn.compiling import Compiled as Compiled
@@ -79,17 +82,19 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    """The public functions, imported when first asked for, so that `import tensorattn` stays small."""
-    from importlib import import_module
+if not TYPE_CHECKING:  # a type checker would take every misspelt name for a good one
 
-    if name in ("latent", "nn"):
-        return import_module(f"tensorattn.{name}")
-    if name not in _LAZY:
-        raise AttributeError(f"module 'tensorattn' has no attribute {name!r}")
-    value = getattr(import_module(f"tensorattn.{_LAZY[name]}"), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> object:
+        """The public functions, imported when first asked for, so that `import tensorattn` stays small."""
+        from importlib import import_module
+
+        if name in ("latent", "nn"):
+            return import_module(f"tensorattn.{name}")
+        if name not in _LAZY:
+            raise AttributeError(f"module 'tensorattn' has no attribute {name!r}")
+        value = getattr(import_module(f"tensorattn.{_LAZY[name]}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -52,7 +52,7 @@ def recorded_cost(draft: Draft, dtypes: Mapping[str, str]) -> Cost:
     counts = (total(map(count, kernel.body[start:])) for count in (flops, exps, bytes_moved))
     joined = joined_bonds(kernel)
     alive = peaks(kernel, kernel.body, "torch", start=start) if start < len(kernel.body) else ()
-    found = Cost(*(c.substitute(joined) for c in counts), tuple(size.substitute(joined) for size in alive))
+    found = Cost(*(c.substitute(joined) for c in counts), peaks=tuple(size.substitute(joined) for size in alive))
     return _added(found, kernel.outputs)
 
 

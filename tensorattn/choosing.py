@@ -257,7 +257,7 @@ def _recipes(case: Case, asked: Asked, thorough: bool) -> list[Recipe]:
         if asked.plan == "auto" or thorough:
             named = [((asked.plan, None),)] if asked.plan in KINDS else []
             others = [r for r in everywhere if not r or r[0][0] != asked.plan]
-            return [*others, *named]  # type: ignore[list-item]
+            return [*others, *named]
         return [()] if asked.plan == "dense" else [((asked.plan, None),)]
     free = [s for s in case.weights if s not in asked.fixed and not _is_small(case, s)]
     kinds = ["dense", *KINDS] if free else ["dense"]

@@ -298,7 +298,7 @@ def _compile(
         program.statement(str(name))
     compiled = _own_code()(program, names, single, sizes, memory, plan)  # type: ignore[arg-type]
     if plan not in ("auto", "dense"):
-        compiled._chosen({})  # says now, not at the first call, that there is no such plan
+        compiled.plan()  # says now, not at the first call, that there is no such plan
     return compiled
 
 

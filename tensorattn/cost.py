@@ -82,7 +82,7 @@ class Cost:
         sizes = with_tiles(self.tiles, sizes)
         peak = max((p.value(sizes) for p in self.peaks), default=0)
         values = (p.value(sizes) for p in (self.flops, self.exps, self.bytes_moved))
-        return Counted(*values, max(peak, 0))
+        return Counted(*values, peak_bytes=max(peak, 0))
 
     def given(self, sizes: Mapping[str, int]) -> Cost:
         """The cost with these sizes in place of their symbols; sizes that are not given stay symbols."""
@@ -190,7 +190,7 @@ def kernel_cost(kernel: Kernel, library: str = "numpy") -> Cost:
     joined = joined_bonds(kernel)
     counts = [count.substitute(joined) for count in counts]
     alive = tuple(dict.fromkeys(size.substitute(most).substitute(joined) for size in peaks(kernel, body, library)))
-    return Cost(*counts, alive, with_stretches(with_stretches(tiles, most), joined))
+    return Cost(*counts, peaks=alive, tiles=with_stretches(with_stretches(tiles, most), joined))
 
 
 def joined_bonds(kernel: Kernel) -> dict[str, Size]:

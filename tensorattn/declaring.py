@@ -12,7 +12,7 @@ from tensorattn.errors import ShapeError
 from tensorattn.sizes import Size
 
 _HIGHEST_POWER = 16
-_OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
+_OPERATORS: dict[type[ast.operator], Any] = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
 
 
 def declared(name: str, shape: Any) -> tuple[Size, ...]:
@@ -91,12 +91,12 @@ def _from_sympy(name: str, expression: Any) -> Size:
             base, power = factor.as_base_exp()
             if factor == 1:
                 continue
-            if not (base.is_Symbol and power.is_Integer and 0 < power <= _HIGHEST_POWER) or size is None:
+            if not (base.is_Symbol and power.is_Integer and 0 < power <= _HIGHEST_POWER):
                 size = None
                 break
             for _ in range(int(power)):
                 size = size * Size.of(str(base))
-        if size is None or not coefficient.is_Rational:
+        if size is None or not isinstance(coefficient, sympy.Rational):
             return Size.of(str(expression))
         total = total + size * Size((((), Fraction(int(coefficient.p), int(coefficient.q))),))
     if not total.symbols and (total.constant is None or total.constant < 0):

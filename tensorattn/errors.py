@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from difflib import get_close_matches
+from functools import partial
 
 from tensorattn.source import Source, Span
 
@@ -43,13 +44,8 @@ class TensorattnError(ValueError):
         return "\n".join(parts)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.code, self.what, self.source, self.spans, self.facts, self.hint, self.others)
-
-
-def _rebuild(kind, code, what, source, spans, facts, hint, others):  # noqa: ANN001, ANN202
-    error = kind(code, what, source=source, spans=spans, facts=facts, hint=hint)
-    error.others = others
-    return error
+        make = partial(type(self), source=self.source, spans=self.spans, facts=self.facts, hint=self.hint)
+        return make, (self.code, self.what), {"others": self.others}
 
 
 class NotationError(TensorattnError, SyntaxError):

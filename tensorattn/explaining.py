@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from lark import Token, Tree
 
 
-def misused_words(source: Source, read: Tree) -> Iterator[NotationError]:
+def misused_words(source: Source, read: Tree[Token]) -> Iterator[NotationError]:
     """The reserved words that the grammar took for names, where they could be nothing else."""
-    for token in read.scan_values(lambda t: t.type == "NAME" and str(t) in RESERVED):
-        yield _misused(source, token)
+    for token in read.scan_values(lambda token: str(token) in RESERVED):
+        if token.type == "NAME":
+            yield _misused(source, token)
 
 
-def _misused(source: Source, token: Token) -> NotationError:
+def _misused(source: Source, token: Any) -> NotationError:
     span, before = Span(token.start_pos, token.end_pos), source.text[: token.start_pos].rstrip(" \t")
     if str(token) in ("and", "or") and before.endswith("\n"):
         what, hint = _begins_with(str(token))
@@ -43,7 +44,7 @@ def syntax_error(source: Source, error: Any) -> NotationError:
         at = offset if offset is not None and token is None else len(source.text.rstrip())
         span, shown, kind = Span(at, at + 1), source.text[at : at + 1], "$END" if token is not None else "CHARACTER"
     before = source.text[: span.start].rstrip(" \t")
-    expected = set(getattr(error, "expected", None) or getattr(error, "allowed", None) or ())
+    expected: set[str] = set(getattr(error, "expected", None) or getattr(error, "allowed", None) or ())
     what, hint = _explain(shown, kind, before, expected)
     is_name = shown in RESERVED and kind not in ("AND", "OR", "NOT") and "LPAR" not in expected
     code = "E-RESERVED" if is_name else "E-SYNTAX"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
-from typing import Union
+from typing import Any, Union
 
 from tensorattn.source import Span
 
@@ -74,7 +74,7 @@ class Node:
         object.__setattr__(self, "free", self._open())
 
     def _open(self) -> frozenset[Index]:
-        return frozenset().union(*(child.free for child in children(self)))
+        return frozenset().union(*(child.free for child in children(self)))  # type: ignore[arg-type]  # all are Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +257,7 @@ def rebuild(node: Expr, change: Callable[[Expr], Expr]) -> Expr:
     def slot(s: Slot) -> Slot:
         return replace(s, terms=tuple((c, change(a)) for c, a in s.terms)) if isinstance(s, Affine) else s
 
-    def value(v: object) -> object:
+    def value(v: Any) -> Any:
         if isinstance(v, Node):
             return change(v)  # type: ignore[arg-type]
         if isinstance(v, tuple) and v and all(isinstance(e, Node) for e in v):
@@ -269,7 +269,7 @@ def rebuild(node: Expr, change: Callable[[Expr], Expr]) -> Expr:
             return replace(node, slots=tuple(slot(s) for s in slots)) if slots else node
         case Normalise(options=options):
             changed = {f.name: value(getattr(node, f.name)) for f in fields(node) if f.init and f.name != "options"}
-            return Normalise(**changed, options=tuple((n, change(o)) for n, o in options))  # type: ignore[arg-type]
+            return Normalise(**changed, options=tuple((n, change(o)) for n, o in options))
         case _ if not children(node):
             return node
         case _:

@@ -23,7 +23,7 @@ try:
     import torch
     from torch import Tensor
 
-    from tensorattn.backends.torch import operator  # noqa: F401  saved programs call it
+    from tensorattn.backends.torch import operator as operator  # saved programs call it
 except ImportError as error:
     raise ImportError("tensorattn.nn needs torch: pip install 'tensorattn[torch]'") from error
 

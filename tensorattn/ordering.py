@@ -254,18 +254,18 @@ def _renumbered(pairs: Sequence[Pair], order: Sequence[int]) -> tuple[Pair, ...]
 
 def _canonical_order(network: Network) -> list[int]:
     """The factors in an order that depends neither on names nor on the order of writing (ties keep it)."""
-    colour: dict[Index, object] = {
+    colour: dict[Index, Any] = {
         i: (network.sizes[i.name], i in network.result) for i in frozenset().union(*network.factors)
     }
-    keys: list[object] = []
+    keys: list[Any] = []
     for _ in range(3):
-        keys = [tuple(sorted(colour[i] for i in f)) for f in network.factors]  # type: ignore[type-var]
-        ranks = {key: n for n, key in enumerate(sorted(set(keys)))}  # type: ignore[type-var]
+        keys = [tuple(sorted(colour[i] for i in f)) for f in network.factors]
+        ranks = {key: n for n, key in enumerate(sorted(set(keys)))}
         pairs = list(zip(keys, network.factors, strict=True))
         refined = {i: (colour[i], tuple(sorted(ranks[k] for k, f in pairs if i in f))) for i in colour}
-        places = {c: n for n, c in enumerate(sorted(set(refined.values())))}  # type: ignore[type-var]
+        places = {c: n for n, c in enumerate(sorted(set(refined.values())))}
         colour = {i: places[refined[i]] for i in colour}
-        keys = [tuple(sorted(colour[i] for i in f)) for f in network.factors]  # type: ignore[type-var]
+        keys = [tuple(sorted(colour[i] for i in f)) for f in network.factors]
     return sorted(range(len(network.factors)), key=lambda n: (len(network.factors[n]), keys[n]))
 
 
@@ -332,7 +332,7 @@ class _Costs:
         return not left & right, price - self.entries(left) - self.entries(right)
 
 
-def _numbers(network: Network) -> tuple[list[frozenset[int]], frozenset[int], dict[int, int]]:
+def _numbers(network: Network) -> tuple[list[Any], Any, dict[Any, int]]:
     """The network in opt_einsum's terms. Its indices may be anything hashable; integers hash alike in every process."""
     number: dict[Index, int] = {}
     for n in _canonical_order(network):
@@ -385,7 +385,7 @@ def _warm(queue: list[Any], remaining: Mapping[Any, int], *, chance: random.Rand
     return chosen
 
 
-def _numbered(path: Sequence[Sequence[int]], count: int) -> tuple[Pair, ...]:
+def _numbered(path: Iterable[Iterable[int]], count: int) -> tuple[Pair, ...]:
     """A path in opt_einsum's terms (places in a shrinking list) as pairs of operand numbers."""
     operands = list(range(count))
     pairs: list[Pair] = []

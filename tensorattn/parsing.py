@@ -59,7 +59,7 @@ def _parser() -> Lark:
         grammar_text(),
         parser="lalr",
         lexer="contextual",
-        postlex=_Lines(),  # type: ignore[arg-type]
+        postlex=_Lines(),
         propagate_positions=True,
         maybe_placeholders=False,
     )
@@ -91,7 +91,7 @@ def parse_tree(source: Source) -> tuple[t.StatementNode, ...]:
     return statements
 
 
-def _parse(source: Source) -> tuple[Tree | None, list[NotationError]]:
+def _parse(source: Source) -> tuple[Tree[Any] | None, list[NotationError]]:
     """The grammar's tree of a canonical text, None where it has none, and what the text is refused for."""
     from lark.exceptions import UnexpectedInput
 
@@ -133,7 +133,7 @@ class _Reader:
     def complain(self, code: str, what: str, spans: list[Span], hint: str) -> None:
         self.complaints.append(NotationError(code, what, source=self.source, spans=spans, hint=hint))
 
-    def statement(self, node: Tree) -> t.StatementNode:
+    def statement(self, node: Tree[Any]) -> t.StatementNode:
         if node.data == "definition":
             target, _, body = node.children
             return t.StatementNode(self.reference(target), self.expression(body), span_of(node))
@@ -152,19 +152,19 @@ class _Reader:
             return t.NumberNode(value, span_of(node))
         return getattr(self, node.data)(node)
 
-    def disjunction(self, node: Tree) -> t.Tree:
+    def disjunction(self, node: Tree[Any]) -> t.Tree:
         return self._logical("or", node)
 
-    def conjunction(self, node: Tree) -> t.Tree:
+    def conjunction(self, node: Tree[Any]) -> t.Tree:
         return self._logical("and", node)
 
-    def negation(self, node: Tree) -> t.Tree:
+    def negation(self, node: Tree[Any]) -> t.Tree:
         return t.Call("not", (self.expression(node.children[1]),), span_of(node))
 
-    def _logical(self, function: str, node: Tree) -> t.Tree:
+    def _logical(self, function: str, node: Tree[Any]) -> t.Tree:
         return t.Call(function, tuple(self.expression(c) for c in node.children[::2]), span_of(node))
 
-    def comparison(self, node: Tree) -> t.Tree:
+    def comparison(self, node: Tree[Any]) -> t.Tree:
         sides = [self.expression(c) for c in node.children[::2]]
         made = tuple(
             t.Call(COMPARISONS[str(op)], (a, b), span_of(node))
@@ -172,7 +172,7 @@ class _Reader:
         )
         return made[0] if len(made) == 1 else t.Call("and", made, span_of(node))
 
-    def sum(self, node: Tree) -> t.Tree:
+    def sum(self, node: Tree[Any]) -> t.Tree:
         terms, sign = [], 1
         for child in node.children:
             if is_token(child, "SIGN"):
@@ -181,7 +181,7 @@ class _Reader:
                 terms.append((sign, self.expression(child)))
         return t.SumNode(tuple(terms), span_of(node))
 
-    def product(self, node: Tree) -> t.Tree:
+    def product(self, node: Tree[Any]) -> t.Tree:
         units, operators, pending = [], [], "*"
         for child in node.children:
             if is_token(child, "TIMES", "OVER"):
@@ -198,21 +198,21 @@ class _Reader:
                 self.complain("E-DIV", "`a / b c` has two readings", [spans[0] | spans[1]], hint)
         return t.ProductNode(tuple(units), tuple(operators), span_of(node))
 
-    def power(self, node: Tree) -> t.Tree:
+    def power(self, node: Tree[Any]) -> t.Tree:
         base, exponent = self.expression(node.children[0]), self.expression(node.children[-1])
         if is_token(node.children[2], "SIGN") and node.children[2] == "-":
             exponent = t.SumNode(((-1, exponent),), exponent.span)
         return t.PowerNode(base, exponent, span_of(node))
 
-    def bracket(self, node: Tree) -> t.Tree:
+    def bracket(self, node: Tree[Any]) -> t.Tree:
         return t.Bracket(self.expression(node.children[1]), span_of(node))
 
-    def extent(self, node: Tree) -> t.ExtentNode:
+    def extent(self, node: Tree[Any]) -> t.ExtentNode:
         return t.ExtentNode(name_of(node.children[1]), span_of(node))
 
-    def call(self, node: Tree) -> t.Tree:
+    def call(self, node: Tree[Any]) -> t.Tree:
         function, given = str(node.children[0]), node.children[2:-1:2]
-        arguments = tuple(self.slot(c) if is_token(c, "ELLIPSIS") else self.expression(c) for c in given)
+        arguments = tuple(t.BatchSlot(span_of(c)) if is_token(c, "ELLIPSIS") else self.expression(c) for c in given)
         batch = [a.span for a in arguments if isinstance(a, t.BatchSlot)]
         if batch and (function != "uniform" or len(batch) > 1 or isinstance(arguments[0], t.BatchSlot)):
             what = "`...` as an argument is the positions of all batch axes: in `uniform`, once, after the seed"
@@ -229,12 +229,12 @@ class _Reader:
             )
         return t.Call(function, arguments, span_of(node))
 
-    def binding(self, node: Tree) -> t.Tree:
+    def binding(self, node: Tree[Any]) -> t.Tree:
         kind, _, binder, *_ = node.children
         names, where, options = self._binder(binder)
         return t.Binding(str(kind), names, where, options, self.expression(node.children[5]), span_of(node))
 
-    def _binder(self, node: Tree) -> tuple[tuple[t.Name, ...], t.Tree | None, tuple[tuple[str | None, t.Tree], ...]]:
+    def _binder(self, node: Any) -> tuple[tuple[t.Name, ...], t.Tree | None, tuple[tuple[str | None, t.Tree], ...]]:
         names, *rest = node.children
         where = self.expression(rest[1]) if rest and is_token(rest[0], "COLON") else None
         found = [c for c in rest if getattr(c, "data", None) in ("named_option", "plain_option")]
@@ -243,7 +243,7 @@ class _Reader:
         )
         return self.names(names), where, options
 
-    def concatenation(self, node: Tree) -> t.Tree:
+    def concatenation(self, node: Tree[Any]) -> t.Tree:
         opened = next(n for n, c in enumerate(node.children) if is_token(c, "RBRACKET"))
         name, *parts = [name_of(c) for c in node.children[:opened] if is_token(c, "NAME")]
         arguments = tuple(self.expression(c) for c in node.children[opened + 2 : -1 : 2])
@@ -257,7 +257,7 @@ class _Reader:
             arguments = (*arguments, *arguments * len(parts))[: len(parts)]
         return t.CatNode(name, tuple(parts), arguments, span_of(node))
 
-    def names(self, node: Tree) -> tuple[t.Name, ...]:
+    def names(self, node: Tree[Any]) -> tuple[t.Name, ...]:
         found = tuple(name_of(c) for c in node.children if is_token(c, "NAME"))
         repeated = [n for n in found if sum(m.text == n.text for m in found) > 1]
         if repeated:
@@ -269,7 +269,7 @@ class _Reader:
             )
         return found
 
-    def reference(self, node: Tree) -> t.Reference:
+    def reference(self, node: Tree[Any]) -> t.Reference:
         name, *scripts = node.children
         upper: tuple[t.SlotNode, ...] = ()
         lower: tuple[t.SlotNode, ...] = ()
@@ -300,7 +300,7 @@ class _Reader:
             self.complain("E-NAME", what, [name.span], "rename one of them")
         return t.Name(barred, name.span)
 
-    def _gather(self, node: Tree) -> t.Reference:
+    def _gather(self, node: Tree[Any]) -> t.Reference:
         name, script = node.children[0], node.children[1:]
         upper = node.data == "upper_gather"
         slots = self._group(script)
@@ -317,7 +317,7 @@ class _Reader:
                 "write k^<... mu>_i or k_<... mu i>",
             )
 
-    def slots(self, script: Tree) -> tuple[t.SlotNode, ...]:
+    def slots(self, script: Tree[Any]) -> tuple[t.SlotNode, ...]:
         return self._group(script.children)
 
     def _group(self, children: list[Any]) -> tuple[t.SlotNode, ...]:
@@ -332,7 +332,7 @@ class _Reader:
             s
             for s in slots
             if isinstance(s, t.AffineSlot)
-            and (len(s.terms) > 1 or s.signed or (s.terms[0].coefficient != 1 and s.terms[0].atom is not None))
+            and (len(s.terms) != 1 or s.signed or (s.terms[0].coefficient != 1 and s.terms[0].atom is not None))
         ]
         if arithmetic and len(slots) > 1 and commas < len(slots) - 1:
             text = ", ".join(self.source.text[s.span.start : s.span.end] for s in slots)
@@ -369,7 +369,7 @@ class _Reader:
                 terms.append(self._affine_term(child, sign))
         return t.AffineSlot(tuple(terms), span_of(node), signed=node.data == "signed_affine")
 
-    def _affine_term(self, node: Tree, sign: int) -> t.AffineTerm:
+    def _affine_term(self, node: Any, sign: int) -> t.AffineTerm:
         *factor, place = node.children
         coefficient = sign * (int(factor[0]) if factor else 1)
         if is_token(place, "INTEGER"):
@@ -383,7 +383,7 @@ def is_token(node: Any, *kinds: str) -> bool:
     return getattr(node, "type", None) in kinds
 
 
-def name_of(token: Token) -> t.Name:
+def name_of(token: Any) -> t.Name:
     return t.Name(str(token), span_of(token))
 
 

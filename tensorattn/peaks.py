@@ -37,8 +37,9 @@ from tensorattn.records import FlashBack, Record, Slope
 from tensorattn.sizes import Size
 
 # What a function or a normaliser holds at once beside its result: arrays like it, and other bytes an entry. Measured.
-TEMPORARIES = {"sigmoid": (2, 0), "silu": (2, 0), "gelu": (0, 64), "elu": (1, 1), "leaky_relu": (1, 1)}
-TEMPORARIES |= {"uniform": (0, 16)}
+TEMPORARIES = {
+    "sigmoid": (2, 0), "silu": (2, 0), "gelu": (0, 64), "elu": (1, 1), "leaky_relu": (1, 1), "uniform": (0, 16)
+}  # fmt: skip
 WEIGHT_TEMPORARIES = {"softmax": (0, 0), "l1norm": (2, 0), "l2norm": (2, 0), "sparsemax": (2, 10), "entmax": (4, 3)}
 THREE_HALVES_TEMPORARIES = (5, 19)
 # torch: functions are one call each; the normalisers make what gradients need
@@ -173,7 +174,7 @@ def _unbatched(step: Contract, stored: Mapping[Register, Axes]) -> Size:
 def _stored(instruction: Instruction, stored: Mapping[Register, Axes]) -> dict[Register, Axes]:
     """The axes of the results in the order in which memory holds them."""
     made = makes(instruction)
-    if isinstance(instruction, Stream) or len(made) > 1:
+    if isinstance(instruction, Stream) or len(made) != 1:
         return {each: each.axes for each in made}
     return {made[0]: _layout(instruction, stored)}
 
@@ -230,10 +231,10 @@ def _last_uses(body: tuple[Instruction, ...], owner: Owners, kept: Iterable[Regi
     for place, instruction in enumerate(body):
         for register in (*makes(instruction), *reads(instruction)):
             if (root := owner.get(register)) in own:
-                last[root] = place  # type: ignore[index]
+                last[root] = place
     for register in kept:
         if (root := owner.get(register)) in own:
-            last[root] = len(body)  # type: ignore[index]
+            last[root] = len(body)
     return last
 
 

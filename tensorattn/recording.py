@@ -236,7 +236,7 @@ class Recorded(Sweep):
                     if isinstance(side, Register) and side.name in self.active:
                         zero: list[Operand] = [Literal(0.0), Literal(0.0)]
                         zero[number] = bar
-                        yield side, e.pulled([e.select(p, *zero, bar.dtype)], made.out.axes, side.axes)
+                        yield side, e.pulled([e.select(p, *zero, dtype=bar.dtype)], made.out.axes, side.axes)
             case Contract(out=out, a=a, b=b):
                 for operand, other in ((a, b), (b, a)):
                     yield operand, self._of_product(out, operand, other, bar)

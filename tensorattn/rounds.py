@@ -70,7 +70,7 @@ def _tile_function() -> Any:
         is_integer = is_positive = True
 
         @classmethod
-        def eval(cls, size: Any, per: Any, entries: Any) -> Any:
+        def eval(cls, size: Any, per: Any, entries: Any) -> Any:  # type: ignore[override]
             if size.is_Integer and per.is_Integer:
                 return sympy.Integer(min(int(size), max(int(entries) // max(int(per), 1), 1)))
             return None

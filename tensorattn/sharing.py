@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tensorattn.ir import Expr, Index
 from tensorattn.ordering import Network, Pair, Path, search
@@ -45,7 +45,7 @@ def unshared_price(order: Order, after: Order) -> Size:
     return sum((step.price for step in steps), Size())
 
 
-def made(contraction: Contraction, pairs: Sequence[Pair], unions: Sequence[Sequence[Index] | frozenset]) -> list[Made]:
+def made(contraction: Contraction, pairs: Sequence[Pair], unions: Sequence[Collection[Index]]) -> list[Made]:
     """For each pair what goes into it."""
     leaves = [frozenset({factor}) for factor in contraction.factors]
     for left, right in pairs:

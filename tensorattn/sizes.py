@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import gcd
+from typing import Any
 
 from tensorattn.errors import ShapeError
 
@@ -19,8 +20,8 @@ class Size:
     terms: tuple[tuple[Monomial, int | Fraction], ...] = ()
 
     @staticmethod
-    def of(value: int | str | Size) -> Size:
-        """An integer, a symbol or a size as a `Size`."""
+    def of(value: int | Fraction | str | Size) -> Size:
+        """A number, a symbol or a size as a `Size`."""
         if isinstance(value, Size):
             return value
         if isinstance(value, str):
@@ -53,7 +54,7 @@ class Size:
     def __sub__(self, other: Size | int) -> Size:
         return self + (-Size.of(other))
 
-    def __mul__(self, other: Size | int) -> Size:
+    def __mul__(self, other: Size | Fraction | int) -> Size:
         if isinstance(other, int):
             return Size(tuple((m, c * other) for m, c in self.terms)) if other else Size()
         return Size._collect((_times(m, n), c * d) for m, c in self.terms for n, d in Size.of(other).terms)
@@ -128,7 +129,7 @@ class Size:
             out += f" {sign} {body}" if out else ("-" if coefficient < 0 else "") + body
         return out
 
-    def to_sympy(self, symbol: Callable[[str], object] | None = None) -> object:
+    def to_sympy(self, symbol: Callable[[str], Any] | None = None) -> Any:
         """The same as a sympy expression of positive integer symbols (imports sympy)."""
         import sympy
 
@@ -158,7 +159,7 @@ def verdict(left: Size, right: Size) -> str:
     others = [c for m, c in difference.terms if m]
     if not others:
         return "refuted"
-    if all(isinstance(c, int) for c in (*others, constant)) and constant % gcd(*others):
+    if all(isinstance(c, int) for c in (*others, constant)) and constant % gcd(*map(int, others)):
         return "refuted"
     if all(c > 0 for c in others) or all(c < 0 for c in others):
         if constant and (constant > 0) == (others[0] > 0):

@@ -1,5 +1,6 @@
 """The package as others get it: wheel, sdist, an import from another folder, and how little a start loads."""
 
+import ast
 import os
 import subprocess
 import sys
@@ -8,6 +9,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+import tensorattn as ta
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = ("numpy", "torch", "sympy", "opt_einsum", "jax", "scipy")
@@ -115,6 +118,14 @@ def test_parse_check_and_plan_load_neither_sympy_nor_torch():
         "print([m for m in ('sympy', 'torch') if m in sys.modules])"
     )
     assert python(code) == "[]"
+
+
+def test_type_checkers_are_told_of_every_name_that_is_imported_when_asked_for():
+    statements = ast.parse((ROOT / "tensorattn" / "__init__.py").read_text()).body
+    seen = next(s.body for s in statements if isinstance(s, ast.If) and ast.unparse(s.test) == "TYPE_CHECKING")
+    declared = {name.asname: s.module.removeprefix("tensorattn").lstrip(".") for s in seen for name in s.names}
+    assert declared == {**ta._LAZY, "latent": "", "nn": ""}
+    assert set(ta.__all__) - ta._LAZY.keys() <= vars(ta).keys()
 
 
 def test_every_dependency_is_explained():

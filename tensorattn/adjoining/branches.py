@@ -28,8 +28,10 @@ def branched(sweep: Sweep, made: IfFinite, bar: Register) -> Iterator[tuple[Regi
     fast, product = made.fast, _is_product(made.fast)
     for operand in () if product else sorted(outside_reads(fast), key=lambda r: r.name):
         maker = sweep.makers.get(operand.name)
-        if getattr(maker, "function", "") in POLES and _side(sweep, made.safe, made.out, bar, operand, operand) is None:
-            fast = (maker, *fast)  # type: ignore[arg-type]  # a value that is used where it is finite: its slope, too
+        if not isinstance(maker, Apply) or maker.function not in POLES:
+            continue
+        if _side(sweep, made.safe, made.out, bar, operand, operand) is None:
+            fast = (maker, *fast)  # a value that is used where it is finite: its slope, too
     for operand in sorted(reads(made) | outside_reads(fast), key=lambda r: r.name):
         if operand.name not in sweep.active:
             continue
@@ -40,7 +42,7 @@ def branched(sweep: Sweep, made: IfFinite, bar: Register) -> Iterator[tuple[Regi
             continue
         zero = Emitter(f"{out.name}z")
         zero.full(0, out.axes, out.dtype)
-        none = (replace(zero.body[0], out=out),)  # type: ignore[call-overload]
+        none = (replace(zero.body[0], out=out),)
         yield operand, sweep.e.emit(IfFinite(out, made.values, sides[0] or none, sides[1] or none))
 
 
@@ -73,7 +75,7 @@ def _side(sweep: Sweep, body: Body, result: Register, bar: Register, operand: Re
     live = without_dead(tuple(e.body), (found,))
     last = live[-1] if live else None
     if last is not None and getattr(last, "out", None) == found and found.axes == out.axes and _is_plain(last):
-        return (*live[:-1], replace(last, out=out))  # type: ignore[call-overload]
+        return (*live[:-1], replace(last, out=out))
     return (*live, Arrange(out, found))
 
 

@@ -65,7 +65,7 @@ class Saved:
         weights = exponentials(e, made.score, total(e, self.clusters[made.out.name]), made.where)
         last = e.body[-1]
         if weights.axes == made.out.axes:
-            return [*e.body[:-1], replace(last, out=made.out)]  # type: ignore[call-overload]
+            return [*e.body[:-1], replace(last, out=made.out)]
         return [*e.body, Arrange(made.out, weights)]
 
 

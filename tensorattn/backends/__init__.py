@@ -11,7 +11,7 @@ import importlib
 import pkgutil
 import sys
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from tensorattn.errors import BackendError, suggest
 from tensorattn.kernel import Kernel
@@ -24,38 +24,53 @@ class Backend(Protocol):
 
     def owns(self, array: object) -> bool:
         """Whether the array is of this library."""
+        ...
 
-    def as_array(self, value: object, like: object = None) -> object:
+    def as_array(self, value: object, like: Any = None) -> object:
         """An array of a list or a scalar, on the device of `like`; an array as it is."""
+        ...
 
-    def dtype_of(self, array: object) -> str:
+    def dtype_of(self, array: Any) -> str:
         """`bool int64 float16 bfloat16 float32 float64 complex`; all integer kinds are `int64`. Raises: DTypeError."""
+        ...
 
-    def device_of(self, array: object) -> str:
+    def name_of(self, dtype: Any) -> str:
+        """The same for a dtype of the library. Raises: DTypeError. Only of a library that watches."""
+        ...
+
+    def device_of(self, array: Any) -> str:
         """Where the array lies."""
+        ...
 
     def plainness(self) -> tuple[str, dict[str, object]]:
         """A condition on an array `{x}` for generated checks, and its names: what `owns` asks beyond the dtype."""
+        ...
 
     def facts(self) -> tuple[str, dict[str, object]]:
         """All that checks ask of an array `{x}` as a list of expressions, and the names in them."""
+        ...
 
     def exponential_base(self) -> str:
         """`2` where exp2 is faster than exp on this machine, else `e`."""
+        ...
 
-    def store(self, out: object, value: object) -> None:
+    def store(self, out: object, value: Any) -> None:
         """Copy a result into an array of the user's. Raises: BackendError, ShapeError, DTypeError."""
+        ...
 
     def render(self, kernel: Kernel, function: str, standalone: bool = False) -> str:
         """The kernel as source: a function, or with `standalone` a module that needs only the array library."""
+        ...
 
     def operation(self, key: str, scalars: tuple[bool, ...]) -> Callable[..., tuple[object, ...]]:
         """The program of a key (units.py) as one operator with all its derivatives, which a watcher sees as a whole.
 
         `scalars`: which inputs are Python numbers. Only of a library that watches."""
+        ...
 
     def build(self, kernel: Kernel, function: str) -> Callable[..., tuple[object, ...]]:
         """The kernel as a function of its inputs in order, which returns the outputs in order."""
+        ...
 
 
 @functools.cache

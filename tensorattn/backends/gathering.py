@@ -17,7 +17,7 @@ def gather(writer: Writer, instruction: Gather) -> None:
     dimensions = tuple(Index(f"dimension {n}") for n in range(len(positions)))
     table = writer.read(instruction.table, out.dtype)
     table = writer.permuted(Text(table.source, dimensions, table.owner), [dimensions[n] for n in (*plain, *other)])
-    kept = tuple(positions[n] for n in plain)
+    kept = tuple(plain.values())
     if not other:
         return writer.assign(out, Text(table.source, kept, table.owner))
     places = [positions[n] for n in other]
@@ -33,7 +33,7 @@ def scatter(writer: Writer, instruction: Scatter) -> None:
     """Write `out[p0, p1, …] += source[…]`."""
     out, positions = instruction.out, instruction.positions
     plain, other = _parted(positions)
-    kept = tuple(positions[n] for n in plain)
+    kept = tuple(plain.values())
     shared = tuple(i for i in instruction.source.axes if i not in kept)
     source = writer.arranged(writer.read(instruction.source, out.dtype), (*kept, *shared))
     places = writer.tuple([_place(writer, positions[n], shared) for n in other])
@@ -44,11 +44,11 @@ def scatter(writer: Writer, instruction: Scatter) -> None:
     writer.assign(out, Text(text, tuple(out.axes[n] for n in dimensions)))
 
 
-def _parted(positions: tuple[Register | Index, ...]) -> tuple[list[int], list[int]]:
+def _parted(positions: tuple[Register | Index, ...]) -> tuple[dict[int, Index], list[int]]:
     """The dimensions that are read at an index of their own, and the others."""
     counted = Counter(p for p in positions if isinstance(p, Index))
     carried = {index for p in positions if isinstance(p, Register) for index in p.axes}
-    plain = [n for n, p in enumerate(positions) if isinstance(p, Index) and counted[p] == 1 and p not in carried]
+    plain = {n: p for n, p in enumerate(positions) if isinstance(p, Index) and counted[p] == 1 and p not in carried}
     return plain, [n for n in range(len(positions)) if n not in plain]
 
 

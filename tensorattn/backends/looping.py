@@ -46,11 +46,11 @@ def write_stream(writer: Writer, stream: Stream, write_all: WriteAll) -> None:
         rooms = _write_rooms(writer, stream)
     first, end = _live(writer, stream.live, size)
     writer.line(f"for {start} in range({first}, {end}, {tile}):")
-    with writer.indented(), writer.tile(stream.axis, *bounds, tile), writer.placed(*rooms), ExitStack() as narrowing:
+    with writer.indented(), writer.tile(stream.axis, *bounds, tile=tile), writer.placed(*rooms), ExitStack() as cuts:
         writer.line(f"{stop} = min({start} + {tile}, {end})")
         writer.line(f"{length} = {stop} - {start}")
         for narrowed in stream.narrowed:
-            narrowing.enter_context(_narrowed(writer, narrowed))
+            cuts.enter_context(_narrowed(writer, narrowed))
         _write_round(writer, stream, write_all)
         for stack, name in zip(stream.stacked, pieces, strict=True):
             part = writer.arranged(writer.read(stack.part, stack.out.dtype), stack.out.axes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -66,13 +66,13 @@ class Writer:
         self.lines.append("    " * self._depth + text)
 
     @contextmanager
-    def indented(self) -> Iterable[None]:
+    def indented(self) -> Generator[None]:
         self._depth += 1
         yield
         self._depth -= 1
 
     @contextmanager
-    def tile(self, axis: Index, start: str, stop: str, length: str, tile: str) -> Iterable[None]:
+    def tile(self, axis: Index, start: str, stop: str, length: str, tile: str) -> Generator[None]:
         """Within it, `axis` is as long as the tile, and `Slice` cuts at its bounds; `tile`: how long most are."""
         before = dict(self._lengths), dict(self.bounds), dict(self._tiles)
         self._lengths[axis], self.bounds[axis], self._tiles[axis.name] = length, (start, stop), tile
@@ -84,7 +84,7 @@ class Writer:
         return self._polynomial(size, self._tiles)
 
     @contextmanager
-    def placed(self, places: Mapping[str, Room | Register], rooms: Mapping[Room, str]) -> Iterable[None]:
+    def placed(self, places: Mapping[str, Room | Register], rooms: Mapping[Room, str]) -> Generator[None]:
         """Within it, these registers are written to these places."""
         before = self.places, self.rooms
         self.places, self.rooms = {**self.places, **places}, {**self.rooms, **rooms}

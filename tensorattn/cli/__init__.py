@@ -136,7 +136,7 @@ def grad(formula: arguments.Given, wrt: tuple[str, ...], output: tuple[str, ...]
 @click.option("--index", required=True, metavar="INDEX", help='A barred index: nu, a group "nu rho", or y.nu in y.')
 @click.option("--output", metavar="NAME", help="The statement that is given; default: the last.")
 @arguments.format_option
-def posterior(formula: str, index: str, output: str | None, form: str) -> None:
+def posterior(formula: arguments.Given, index: str, output: str | None, form: str) -> None:
     """Print the posterior of a barred index given an output, as a formula."""
     import tensorattn
 

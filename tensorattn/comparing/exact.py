@@ -12,11 +12,11 @@ from fractions import Fraction
 from functools import reduce
 from itertools import combinations
 from math import prod
-from typing import assert_never
+from typing import Any, assert_never
 
 import numpy as np
 
-from tensorattn.comparing.residues import InexactError, Residue, apply, power
+from tensorattn.comparing.residues import Exact, InexactError, Residue, apply, power
 from tensorattn.comparing.terms import exact
 from tensorattn.ir import (
     BOOLEAN,
@@ -108,7 +108,7 @@ def value(node: Expr, scope: Scope) -> Named:
             assert_never(node)
 
 
-def _objects(number: object) -> np.ndarray:
+def _objects(number: Exact) -> np.ndarray:
     array = np.empty((), dtype=object)
     array[()] = number
     return array
@@ -180,7 +180,7 @@ def _map(function: str, parts: Sequence[Named], scope: Scope) -> Named:
         return Named(order, np.where(*chosen))
     arrays = [align(_numbers(p), order) for p in parts]
 
-    def one(*values: object) -> object:
+    def one(*values: Exact) -> Exact:
         if function in BOOLEAN:
             return _compare(function, values)
         return apply(function, values, scope.key)
@@ -189,10 +189,11 @@ def _map(function: str, parts: Sequence[Named], scope: Scope) -> Named:
     return Named(order, np.asarray(result, dtype=bool if function in BOOLEAN else object))
 
 
-def _compare(function: str, values: Sequence[object]) -> bool:
-    if any(isinstance(v, Residue) for v in values):
+def _compare(function: str, values: Sequence[Exact]) -> bool:
+    numbers = [Fraction(v) for v in values if not isinstance(v, Residue)]
+    if len(numbers) < len(values):
         raise InexactError
-    a, b = (Fraction(v) for v in values)  # type: ignore[arg-type]
+    a, b = numbers
     return a != b if function == "not_equal" else bool(getattr(a, ORDERS[function])(b))
 
 
@@ -224,28 +225,29 @@ def _reduce(node: Reduce, scope: Scope) -> Named:
     return Named(rows.free, result)
 
 
-def _reduced(kind: str, row: list[object], key: bytes | None) -> object:
+def _reduced(kind: str, row: list[Exact], key: bytes | None) -> Exact:
     match kind:
         case "sum":
             return _total(row)
         case "mean":
-            return _total(row) * Fraction(1, len(row)) if row else 0  # type: ignore[operator]
+            return _total(row) * Fraction(1, len(row)) if row else 0
         case "prod":
-            return prod(row)  # type: ignore[type-var]
+            return prod(row)
     if not row:
         raise InexactError
-    if not any(isinstance(x, Residue) for x in row) and kind in ("max", "min"):
-        return (max if kind == "max" else min)(row)  # type: ignore[type-var]
+    numbers = [x for x in row if not isinstance(x, Residue)]
+    if len(numbers) == len(row) and kind in ("max", "min"):
+        return (max if kind == "max" else min)(numbers)
     if kind == "lse":
         return apply("log", (_total([apply("exp", (x,), key) for x in row]),), key)
     distinct = {Residue.of(x).p: x for x in row}
-    centre = _total(list(distinct.values())) * Fraction(1, len(distinct))  # type: ignore[operator]
+    centre = _total(list(distinct.values())) * Fraction(1, len(distinct))
     spread = sorted((Residue.of(x + -centre) for x in distinct.values()), key=lambda r: r.p)
-    return centre + apply(kind + " of a row", tuple(spread), key)  # type: ignore[operator]
+    return centre + apply(kind + " of a row", tuple(spread), key)
 
 
-def _total(row: Sequence[object]) -> object:
-    return sum(row, start=0)  # type: ignore[call-overload]
+def _total(row: Sequence[Exact]) -> Exact:
+    return sum(row, start=0)
 
 
 def _normalise(node: Normalise, scope: Scope) -> Named:
@@ -254,14 +256,14 @@ def _normalise(node: Normalise, scope: Scope) -> Named:
     rows = _rows(node.indices, score, _where(node.where, scope), scope, tuple(options.values()))
     weights = np.zeros(rows.values.shape, dtype=object)
     for row in np.ndindex(weights.shape[:-1]):
-        chosen = {name: scope.full(_numbers(o), rows.free)[row] for name, o in options.items()}
+        chosen: dict[str, Any] = {name: scope.full(_numbers(o), rows.free)[row] for name, o in options.items()}
         kept = rows.keep[row]
         weights[row][kept] = _weights(node.kind, list(rows.values[row][kept]), chosen, scope.key)
     order = (*rows.free, *node.indices)
     return Named(order, weights.reshape(scope.shape(order)))
 
 
-def _weights(kind: str, row: list[object], options: Mapping[str, object], key: bytes | None) -> list[object]:
+def _weights(kind: str, row: list[Exact], options: Mapping[str, Exact], key: bytes | None) -> list[Exact]:
     """The weights of the admitted scores of one row."""
     if not row:
         return []
@@ -270,22 +272,22 @@ def _weights(kind: str, row: list[object], options: Mapping[str, object], key: b
             row = [apply("exp", (x,), key) for x in row]
             total = _total(row)
             if "sink" in options:
-                total = total + apply("exp", (options["sink"],), key)  # type: ignore[operator]
+                total = total + apply("exp", (options["sink"],), key)
         case "l1norm":
-            total = _total(row) + options.get("eps", 0)  # type: ignore[operator]
+            total = _total(row) + options.get("eps", 0)
         case "l2norm":
-            total = apply("sqrt", (_total([x * x for x in row]),), key)  # type: ignore[operator]
+            total = apply("sqrt", (_total([x * x for x in row]),), key)
         case _:
             return _other_weights(kind, row, options, key)
     if not isinstance(total, Residue) and total == 0:
         return [0] * len(row)
-    return [x * power(total, -1) for x in row]  # type: ignore[operator]
+    return [x * power(total, -1) for x in row]
 
 
-def _other_weights(kind: str, row: list[object], options: Mapping[str, object], key: bytes | None) -> list[object]:
+def _other_weights(kind: str, row: list[Exact], options: Mapping[str, Exact], key: bytes | None) -> list[Exact]:
     """Sparse weights as a random function that a shift of the scores or another order leaves as it is."""
-    centre = _total(row) * Fraction(1, len(row))  # type: ignore[operator]
-    moved = [Residue.of(x + -centre) for x in row]  # type: ignore[operator]
+    centre = _total(row) * Fraction(1, len(row))
+    moved = [Residue.of(x + -centre) for x in row]
     spread = sorted(moved, key=lambda r: r.p)
     more = tuple(value for _, value in sorted(options.items()))
     return [apply(f"{kind} of a row", (x, *spread, *more), key) for x in moved]

@@ -34,20 +34,20 @@ class Residue:
     q: int | None
 
     @staticmethod
-    def of(value: object) -> Residue:
+    def of(value: Exact) -> Residue:
         if isinstance(value, Residue):
             return value
-        fraction = Fraction(value)  # type: ignore[arg-type]
+        fraction = Fraction(value)
         return Residue(
             fraction.numerator * pow(fraction.denominator, -1, P) % P,
             fraction.numerator * pow(fraction.denominator, -1, Q) % Q,
         )
 
-    def __add__(self, other: object) -> Residue:
+    def __add__(self, other: Exact) -> Residue:
         b = Residue.of(other)
         return Residue((self.p + b.p) % P, None if self.q is None or b.q is None else (self.q + b.q) % Q)
 
-    def __mul__(self, other: object) -> Residue:
+    def __mul__(self, other: Exact) -> Residue:
         b = Residue.of(other)
         return Residue(self.p * b.p % P, None if self.q is None or b.q is None else self.q * b.q % Q)
 
@@ -62,16 +62,20 @@ class Residue:
         return Residue(pow(self.p, exponent, P), None if self.q is None else pow(self.q, exponent, Q))
 
 
-def apply(function: str, arguments: tuple[object, ...], key: bytes | None) -> object:
+Exact = Residue | Fraction | int
+
+
+def apply(function: str, arguments: tuple[Exact, ...], key: bytes | None) -> Exact:
     """A function of exact numbers. `key`: of the random functions; None: rational numbers only.
 
     Raises: InexactError.
     """
     x = arguments[0]
-    rational = not any(isinstance(a, Residue) for a in arguments)
+    numbers = [a for a in arguments if not isinstance(a, Residue)]
+    rational = len(numbers) == len(arguments)
     match function:
         case "negate":
-            return -x  # type: ignore[operator]
+            return -x
         case "reciprocal":
             return power(x, -1)
         case "power" if isinstance(arguments[1], (int, Fraction)) and Fraction(arguments[1]).denominator == 1:
@@ -81,15 +85,15 @@ def apply(function: str, arguments: tuple[object, ...], key: bytes | None) -> ob
         case "exp" if rational and x == 0:
             return 1
         case "abs" if rational:
-            return abs(x)  # type: ignore[arg-type]
+            return abs(numbers[0])
         case "maximum" | "minimum" if rational:
-            return (max if function == "maximum" else min)(arguments)  # type: ignore[type-var]
+            return (max if function == "maximum" else min)(numbers)
         case "sign" if rational:
-            return (x > 0) - (x < 0)  # type: ignore[operator]
-        case "uniform" if rational and all(Fraction(a).denominator == 1 for a in arguments):  # type: ignore[arg-type]
-            return Fraction(hashed(*map(int, arguments)), 2**24)  # type: ignore[call-overload]
+            return (numbers[0] > 0) - (numbers[0] < 0)
+        case "uniform" if rational and all(Fraction(a).denominator == 1 for a in numbers):
+            return Fraction(hashed(*map(int, numbers)), 2**24)
         case "relu" if rational:
-            return max(x, 0)  # type: ignore[type-var]
+            return max(numbers[0], 0)
     if key is None:
         raise InexactError
     if function == "sqrt":
@@ -101,22 +105,22 @@ def apply(function: str, arguments: tuple[object, ...], key: bytes | None) -> ob
     return random(function, arguments, key)
 
 
-def power(base: object, exponent: int) -> object:
+def power(base: Exact, exponent: int) -> Exact:
     """An integer power."""
     if isinstance(base, Residue):
         return base**exponent
     if base == 0 and exponent < 0:
         raise InexactError
-    return Fraction(base) ** exponent  # type: ignore[call-overload]
+    return Fraction(base) ** exponent
 
 
-def root(value: object) -> Residue:
+def root(value: Exact) -> Residue:
     """A square root; of a number that is no square, one of its negative."""
     x = Residue.of(value)
     return Residue(pow(x.p, (P + 1) // 4, P), None if x.q is None else pow(x.q, (Q + 1) // 4, Q))
 
 
-def random(function: str, arguments: tuple[object, ...], key: bytes) -> Residue:
+def random(function: str, arguments: tuple[Exact, ...], key: bytes) -> Residue:
     """The value of a random function, the same whenever the arguments are."""
     text = repr((function, [Residue.of(a).p for a in arguments])).encode()
     digest = blake2b(text, key=key, digest_size=48).digest()

@@ -71,7 +71,7 @@ def _smaller_values(sizes: Sizes, inputs: Inputs, compare: Compare) -> Inputs:
     for simpler in (_whole, _entries):
         for name in inputs:
             for array in simpler(inputs, name):
-                if left == 0:
+                if not left:
                     return inputs
                 left -= 1
                 if _differs(compare, sizes, {**inputs, name: array}):

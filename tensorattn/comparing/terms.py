@@ -239,7 +239,7 @@ def _collected(term: Term) -> Term:
 def _without_deltas(term: Term) -> Term:
     deltas = [
         f
-        for f, e in term.factors
+        for f, _ in term.factors
         if isinstance(f, Constant) and f.kind == "delta" and set(f.indices) & set(term.summed)
     ]
     if not deltas or any(e != 1 for f, e in term.factors if f in deltas):

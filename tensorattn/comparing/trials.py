@@ -11,7 +11,7 @@ from typing import Literal, assert_never
 import numpy as np
 
 from tensorattn.comparing.exact import exact_values
-from tensorattn.comparing.residues import P, Q, Residue
+from tensorattn.comparing.residues import Exact, P, Q, Residue
 from tensorattn.comparing.sizing import Domain, Variable, bounds, domain
 from tensorattn.cost import default_dtypes
 from tensorattn.errors import ShapeError
@@ -201,7 +201,7 @@ def compare_exactly(pair: Pair, sizes: Sizes, inputs: Inputs, key: bytes | None)
     return _outcome(np.ones(wrong.shape, dtype=bool), wrong, a, b)
 
 
-def _same(a: object, b: object) -> bool:
+def _same(a: Exact, b: Exact) -> bool:
     if isinstance(a, Residue) or isinstance(b, Residue):
         return Residue.of(a).p == Residue.of(b).p
     return a == b

@@ -15,7 +15,7 @@ from tensorattn.program import Program
 NEVER = call("greater", Number(0), Number(1))
 
 
-def like(tensor: Tensor, value: Expr) -> Expr:
+def like(tensor: Expr, value: Expr) -> Expr:
     """The value with the axes and the dtype of a tensor, whose entries do not matter: `where(0 > 1, x_i, value)`."""
     return where(NEVER, tensor, value)
 

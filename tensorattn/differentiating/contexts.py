@@ -42,7 +42,7 @@ class Context:
     def times(self, *factors: Expr) -> Context:
         """With further factors; their signs are that of the whole."""
         signed = [f for f in factors if isinstance(f, Map) and f.function == "negate"]
-        plain = tuple(f.arguments[0] if f in signed else f for f in factors)  # type: ignore[union-attr]
+        plain = tuple(f.arguments[0] if f in signed else f for f in factors)
         return replace(self, factors=(*self.factors, *plain), negative=self.negative ^ (len(signed) % 2 == 1))
 
     def within(self, indices: Iterable[Index]) -> Context:

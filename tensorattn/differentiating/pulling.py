@@ -6,7 +6,7 @@ program computes them once; so do cotangents that several tensors share.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from tensorattn.differentiating.admitting import admitted
 from tensorattn.differentiating.contexts import Context, reads_by_position
@@ -60,7 +60,7 @@ class Pull:
         """Whether the node depends on what is differentiated by."""
         return any(True for _ in self._leaves(node))
 
-    def _leaves(self, node: Expr):  # noqa: ANN202
+    def _leaves(self, node: Expr) -> Iterator[Tensor]:
         """The tensors through which it does."""
         match node:
             case Tensor(name=name):

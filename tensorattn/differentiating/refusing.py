@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from tensorattn.dtypes import predicates
 from tensorattn.errors import BindingError, DTypeError, suggest
-from tensorattn.ir import Affine, Tensor, walk
+from tensorattn.ir import Tensor, children, walk
 from tensorattn.program import Program
 
 
@@ -30,8 +30,8 @@ def check_inputs(program: Program, wrt: str | Sequence[str]) -> tuple[str, ...]:
             for part in predicates(node):
                 if isinstance(part, Tensor) and part.name in names:
                     _discrete(program, part, "is a predicate here, a truth without a derivative")
-            for slot in node.slots if isinstance(node, Tensor) else ():
-                for _, atom in slot.terms if isinstance(slot, Affine) else ():
+            if isinstance(node, Tensor):
+                for atom in children(node):
                     if isinstance(atom, Tensor) and atom.name in names:
                         _discrete(program, atom, f"is a position in `{node.name}`, an integer without a derivative")
     return names
@@ -44,7 +44,7 @@ def _names(what: str, given: object) -> tuple[str, ...]:
     twice = next((n for n in names if names.count(n) > 1), None)
     if twice is not None:
         raise BindingError("E-UNDEF", f"{what}= names `{twice}` twice", hint="name it once")
-    return names  # type: ignore[return-value]
+    return names
 
 
 def _refuse(program: Program, name: str) -> NoReturn:

@@ -94,7 +94,7 @@ class Lifting:
                     same = call("equal", as_expression(index), Position(further))
                     factors.append(where(same, Number(1), Number(0)))
                 else:
-                    factors.append(Constant("delta", (index, further)))  # type: ignore[arg-type]
+                    factors.append(Constant("delta", (index, further)))
         return simple(tuple(factors), ()) if factors else Number(1)
 
 

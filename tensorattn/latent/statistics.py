@@ -33,7 +33,7 @@ class Statistics(NamedTuple):
     reach: Array
     reference: Array
 
-    def __add__(self, other: tuple[Any, ...]) -> Statistics:  # type: ignore[override]
+    def __add__(self, other: tuple[Any, ...]) -> Statistics:
         """The statistics of both sets of observations. Raises: ShapeError where they are of different sizes."""
         other = restored(other, self.key_num.shape[0], *self.emission_count.shape)
         reach = self.reach + other.referred(self.reference) if self.reach.any() else other.reach

@@ -25,6 +25,7 @@ from tensorattn.sizes import Size
 
 MOST_FLOATING = 6  # factors that may stand on either side: their places are tried one by one
 Axes = tuple[Index, ...]
+Numbers = tuple[Literal, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,7 @@ def _part(split: _Split | None, group: set[Index], sizes: Mapping[str, int], sco
     query, key = _sides(split, group, sizes, score)
     left, right = ({i for f in side for i in f.axes} - set(score.axes) for side in (query, key))
     bond = left & right
-    return Part(query, key, *bond, tuple(split.product.scales)) if len(bond) == 1 else None
+    return Part(query, key, *bond, scales=tuple(split.product.scales)) if len(bond) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +250,7 @@ def _is_causal(reader: Reader, where: Register, row: Index, key: Index) -> bool:
     return plain and (pair[0].axes, pair[1].axes) == ((key,), (row,))
 
 
-def split_scales(scales: Iterable[Scale], bond: Axes) -> tuple[tuple[tuple[Literal, ...], ...], list[Scale]]:
+def split_scales(scales: Iterable[Scale], bond: Axes) -> tuple[tuple[Numbers, Numbers], list[Scale]]:
     """The numbers that scale the score (multiplied, dividing), and the rest, which goes to the query.
 
     A divisor is a number other than 0, or is 0 only where the bond is empty and there is nothing to scale.

@@ -148,7 +148,7 @@ def _without_maximum(
     steps = list(body)
     for weigh in [i for i in body if isinstance(i, Weigh)]:
         moved = unmasked(steps, weigh, _exponential(weigh), ends)
-        steps = moved or [step for i in steps for step in (_weights(i) if i is weigh else (i,))]
+        steps = moved or [step for i in steps for step in (_weights(weigh) if i is weigh else (i,))]
         own = [i for i in maxima if weigh.total in reads(i) or weigh.greatest in makes(i)]
         last = next(n for n, i in enumerate(steps) if weigh.total in makes(i)) + 1
         steps[last:last] = own

@@ -111,11 +111,11 @@ class _Steps:
             if isinstance(instruction, IfFinite):
                 self._branch(instruction)
             elif (out := placed(instruction)) is not None and out.name not in self.found.of:
-                self._over(instruction, out, at) or self._into_room(out)
+                self._place(instruction, out, at)
             self._release(at)
 
-    def _over(self, instruction: Instruction, out: Register, at: int) -> bool:
-        """Whether the result is written over an operand that dies here."""
+    def _place(self, instruction: Instruction, out: Register, at: int) -> None:
+        """The result is written over an operand that dies here, else into a room."""
         ends = self.last.get(out.name, at)
         for operand in _alike(instruction, out) if out.axes else ():
             root = self.of(operand)
@@ -132,12 +132,12 @@ class _Steps:
             self.root[out.name] = root
             self.ends.update({root} if out.name in self.ends else ())
             self.last[root] = ends
-            return True
-        return False
+            return
+        self._into_room(out)
 
-    def _into_room(self, out: Register) -> bool:
+    def _into_room(self, out: Register) -> None:
         if len(out.axes) < 2 or out.name in self.ends:
-            return False
+            return
         free = self.free.setdefault((out.dtype, frozenset(out.axes)), [])
         if free:
             room = free.pop()
@@ -145,7 +145,6 @@ class _Steps:
             room = Room(len(self.found.rooms) + 1, out.dtype, out.axes)
             self.found.rooms.append(room)
         self.found.of[out.name] = self.lies[out.name] = room
-        return True
 
     def _release(self, at: int) -> None:
         for root in [root for root in self.lies if self.last.get(root, at) == at]:

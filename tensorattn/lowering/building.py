@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,13 +21,13 @@ class Builder:
     body: list[Instruction] = field(default_factory=list)
     rank: dict[Index, int] = field(default_factory=dict)
     _count: int = 0
-    _lengths: dict[str, Axis] = field(default_factory=dict)
+    _lengths: dict[str, Axis | Size] = field(default_factory=dict)
     _casts: dict[tuple[Register, str], Register] = field(default_factory=dict)
     _iotas: dict[Index, Register] = field(default_factory=dict)
     products: dict[frozenset[Register], tuple[Register, ...]] | None = None  # made by `contract`, while it is a dict
 
     @property
-    def lengths(self) -> tuple[tuple[str, Axis], ...]:
+    def lengths(self) -> tuple[tuple[str, Axis | Size], ...]:
         """Axis lengths that no index names, asked for by `length`."""
         return tuple(self._lengths.items())
 
@@ -51,7 +51,7 @@ class Builder:
         return instruction.out
 
     @contextmanager
-    def nested(self) -> Iterator[list[Instruction]]:
+    def nested(self) -> Generator[list[Instruction]]:
         """Instructions made inside go to a list of their own."""
         outer, known = self.body, (self._casts, self._iotas, self.products)
         self.body, self._casts, self._iotas = [], dict(self._casts), dict(self._iotas)
@@ -136,7 +136,7 @@ class Builder:
         """The body with its result written to `out`."""
         last = body[-1] if body else None
         if last and last.out is result and result.axes == out.axes and not isinstance(last, (IfFinite, Attempt)):  # type: ignore[union-attr]
-            return (*body[:-1], replace(body[-1], out=out))  # type: ignore[call-overload]
+            return (*body[:-1], replace(body[-1], out=out))
         return (*body, Arrange(out, result))
 
     def length(self, name: str, axis: int) -> Size:

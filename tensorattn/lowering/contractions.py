@@ -302,7 +302,7 @@ def _divided(state: Lowering, contraction: Contraction, value: Register, mask: R
                 above = b.apply("select", row, above, Literal(1), dtype=dtype)
                 below = b.apply("select", row, below, Literal(1), dtype=dtype)
             elif state.admitted is not None:
-                whole = {*value.axes, *below.axes}  # type: ignore[union-attr]
+                whole = {*value.axes, *below.axes}
                 if set(state.admitted.axes) <= whole:
                     above = masks.harmless(state, b.broadcast(value, whole))
                     below = masks.harmless(state, below)

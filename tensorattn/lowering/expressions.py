@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from math import inf
@@ -90,7 +90,7 @@ class Lowering:
         return self.builder.arrange(self.values[statement.name], statement.indices)
 
     @contextmanager
-    def under(self, mask: Register | None) -> Iterator[None]:
+    def under(self, mask: Register | None) -> Generator[None]:
         """Inside, only the tuples that the mask admits count."""
         outer = self.admitted
         self.admitted = self.builder.all_of((outer, mask))
@@ -100,7 +100,7 @@ class Lowering:
             self.admitted = outer
 
     @contextmanager
-    def forgetting(self) -> Iterator[None]:
+    def forgetting(self) -> Generator[None]:
         """What is made inside, on one side of a branch, is not known outside."""
         known = self._known, self.shared.table, self.loads
         self._known, self.shared.table, self.loads = (dict(table) for table in known)  # type: ignore[assignment]
@@ -338,4 +338,4 @@ def _literal_sum(literals: list[tuple[int, int | float | Size]]) -> int | float 
         for sign, value in literals:
             total = total + Size.of(value) * sign  # type: ignore[arg-type]
         return total if total.constant is None else total.constant
-    return sum(sign * value for sign, value in literals)  # type: ignore[operator, misc]
+    return sum(sign * value for sign, value in literals)

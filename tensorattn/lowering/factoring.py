@@ -13,7 +13,7 @@ a predicate excludes if it is not finite. Where it fails in float32 the same is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -56,7 +56,7 @@ def _attempt(state: Lowering, found: Factored, dtype: str, out: Register, fallba
 
 
 @contextmanager
-def _side(state: Lowering) -> Iterator[list[Instruction]]:
+def _side(state: Lowering) -> Generator[list[Instruction]]:
     """A body of its own: what is known inside it is not known after it."""
     with state.forgetting(), state.builder.nested() as body:
         yield body

@@ -26,14 +26,14 @@ from tensorattn.kernel import (
     Normalised,
     Stream,
 )
-from tensorattn.lowering.attention import Attention, attention, split_scales
+from tensorattn.lowering.attention import Attention, Axes, attention, split_scales
 from tensorattn.lowering.columns import Column, Columns
 from tensorattn.lowering.copying import Copier
 from tensorattn.lowering.flow import size_of
 from tensorattn.lowering.liveness import makes, outside_reads, reads, without_dead
 from tensorattn.lowering.looping import RefusalError
 from tensorattn.lowering.merging import EXP, Maker, merge, quotients
-from tensorattn.lowering.multilinear import Factor, Product, Reader, Term, plain_side
+from tensorattn.lowering.multilinear import Factor, Product, Reader, Scale, Term, plain_side
 from tensorattn.lowering.sides import Sides
 from tensorattn.lowering.views import is_view, viewed
 from tensorattn.parts import Carry, Literal, Register, TileRule
@@ -193,19 +193,19 @@ class _Flat:
             return sides.scaled("b", one, term.scales)
         found = self.reader.product(term.factor, set(self.weights.score.axes)) if term.scales else Product()
         if len(found.factors) > 1 and all(f.register.dtype == sides.dtype for f in found.factors):
-            return self._scaled_product(term, found)
+            return self._scaled_product(found, term.scales, term.factor.axes)
         register = sides.named("b", term.factor)
         if register.dtype != sides.dtype:
             register = sides.emit(Cast(sides.register("b", register.axes), register))
         return sides.scaled("b", register, term.scales)
 
-    def _scaled_product(self, term: Term, found: Product) -> Register:
+    def _scaled_product(self, found: Product, scales: tuple[Scale, ...], axes: Axes) -> Register:
         """A bias that is a product: made from its factors, so that the smallest of them is scaled and not the whole."""
         first, *rest = sorted(found.factors, key=lambda f: len(f.axes))
         self.tested |= {f.register for f in found.factors}
         small = self.sides.named("b", first)
-        small = self.sides.scaled("b", small, (*found.scales, *term.scales))
-        return self.sides.built("b", [Factor(small, first.axes), *rest], term.factor.axes)
+        small = self.sides.scaled("b", small, (*found.scales, *scales))
+        return self.sides.built("b", [Factor(small, first.axes), *rest], axes)
 
     def _built(self) -> Size:
         """The entries of keys, values and masks over rows and keys that are no inputs as they are."""
@@ -275,15 +275,14 @@ class _Flat:
         """One call for all keys."""
         f, make = self.found, self.make
         sink = dict(self.weights.options).get("sink")
-        attend = self.attend
-        if sink is not None:
-            attend = replace(attend, lse=make("m", (*f.batch, *f.rows)))
+        lse = None if sink is None else make("m", (*f.batch, *f.rows))
+        attend = replace(self.attend, lse=lse)
         steps = copier.outside((*self.sides.steps, attend))
-        if sink is not None:
-            steps += self._total(attend.lse, "l")
+        if lse is not None:
+            steps += self._total(lse, "l")
             total = steps[-1].out  # type: ignore[union-attr]
             done = make("d", attend.out.axes)
-            steps += quotients(make, [done], (attend.lse, total, [attend.out]), sink, "e")
+            steps += quotients(make, [done], (lse, total, [attend.out]), sink, "e")
         return steps + self._result(steps[-1].out, copier)  # type: ignore[union-attr]
 
     def _total(self, lse: Register, word: str) -> list[Instruction]:

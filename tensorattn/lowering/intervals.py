@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import lcm
+from typing import Any
 
 from tensorattn.ir import Index
 from tensorattn.kernel import Apply, Arrange, Cast, Instruction, Iota, Slice
@@ -189,7 +190,7 @@ def _literal(literal: Literal) -> Form | None:
     return None
 
 
-def _added(one: tuple, other: tuple, factor: Fraction) -> tuple:  # type: ignore[type-arg]
+def _added(one: tuple[Any, ...], other: tuple[Any, ...], factor: Fraction) -> tuple[Any, ...]:
     total = dict(one)
     for key, coefficient in other:
         total[key] = total.get(key, Fraction(0)) + coefficient * factor

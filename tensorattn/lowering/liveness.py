@@ -7,9 +7,10 @@ from dataclasses import fields
 
 from tensorattn.kernel import Attempt, IfBounded, IfFinite, Instruction, Stream
 from tensorattn.parts import Ceiling, Joint, Norm, Register, Summand
+from tensorattn.records import Record
 
 
-def reads(instruction: Instruction) -> frozenset[Register]:
+def reads(instruction: Instruction | Record) -> frozenset[Register]:
     """The registers an instruction reads; for a branch, those that either side reads from outside."""
     if isinstance(instruction, IfFinite):
         found = set(instruction.values)
@@ -43,7 +44,7 @@ def outside_reads(body: tuple[Instruction, ...]) -> set[Register]:
 MADE = ("out", "greatest", "total", "lse", "outs")  # the fields of instructions that name what they make
 
 
-def makes(instruction: Instruction) -> tuple[Register, ...]:
+def makes(instruction: Instruction | Record) -> tuple[Register, ...]:
     """The registers an instruction makes."""
     if isinstance(instruction, Stream):
         return (*(carry.state for carry in instruction.carry), *(stack.out for stack in instruction.stacked))

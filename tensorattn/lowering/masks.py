@@ -158,5 +158,5 @@ def limits(state: Lowering, value: Register, known: tuple[float, ...]) -> Operan
     b, found = state.builder, Literal(nan)
     for limit in known:
         equal = b.apply("equal", value, Literal(limit), dtype="bool")
-        found = b.apply("select", equal, Literal(limit), found, dtype=value.dtype)  # type: ignore[assignment]
+        found = b.apply("select", equal, Literal(limit), found, dtype=value.dtype)
     return found

@@ -60,7 +60,7 @@ def _in_loop(stream: Stream, makers: Mapping[str, Instruction], around: tuple[In
     held -= {i for c in stream.carry if not is_sum(stream, c) for i in c.part.axes}
     cuts = [_bounds(stream, axis, makers, (*around, stream.axis)) for axis in sorted(held)]
     cuts = [cut for cut in cuts if cut is not None and _depends(cut, stream.axis)]
-    return _cut(stream, [cut for cut in cuts if cut is not None])
+    return _cut(stream, cuts)
 
 
 def _depends(cut: Narrowed, axis: Index) -> bool:

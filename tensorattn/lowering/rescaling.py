@@ -52,7 +52,7 @@ class Scaling:
                 both = (self._scaled(a), self._scaled(b))
                 if both[0] is None or both[1] is None:
                     return None
-                return self._keep(replace(made, out=_named(register), arguments=both))  # type: ignore[arg-type]
+                return self._keep(replace(made, out=_named(register), arguments=both))
             case Apply(function="select", arguments=(where, Register() as a, Literal() as other)) as made:
                 scaled = self._scaled(a) if other.value in (0, -inf) else None
                 return scaled and self._keep(replace(made, out=_named(register), arguments=(where, scaled, other)))
@@ -70,7 +70,7 @@ class Scaling:
             return None
         out, plain = within.score, replace(made.out, name=f"{made.out.name}raw")
         fast = without_dead((*made.fast, *within.outside, *within.inside), (out,))
-        last = replace(made.safe[-1], out=plain)  # type: ignore[call-overload]
+        last = replace(made.safe[-1], out=plain)
         safe = (*made.safe[:-1], last, Apply(out, "multiply", (plain, Literal(LOG2_E))))
         return self._keep(IfFinite(out, made.values, fast, safe))
 

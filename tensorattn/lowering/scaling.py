@@ -62,6 +62,7 @@ def _merged(literals: tuple[Literal, ...]) -> tuple[int | float, Size]:
         if isinstance(literal.value, Size):
             size = size * literal.value
         else:
+            assert not isinstance(literal.value, Root)  # `plain` has made an array of it
             number = number * literal.value
     return number, size
 
@@ -81,16 +82,17 @@ def scaled(
     b = state.builder
     scale = _folded(state, [*scalars, *_literals(operands.literals)], dtype)
     below = _folded(state, list(operands.below), dtype)
-    if below is None and (scale is None or isinstance(scale, Literal)):  # finite: 0 times it is 0
+    if below is None:
         match scale:
             case None:
                 return array
             case Literal(value=-1):
                 return b.apply("negate", array, dtype=dtype)
-        return b.apply("multiply", array, scale, dtype=dtype)
-    if scale is None:
+            case Literal():  # finite: 0 times it is 0
+                return b.apply("multiply", array, scale, dtype=dtype)
+    elif scale is None:
         return inside(state, contraction, b.apply("divide", array, below, dtype=dtype), array)
-    if below is not None:
+    else:
         scale = _quotient(state, scale, below, dtype)
     return inside(state, contraction, b.apply("multiply", array, scale, dtype=dtype), array)
 

@@ -47,7 +47,7 @@ def _scattered(state: Lowering, node: Reduce, places: Mapping[Index, Register], 
     b = state.builder
     kept = b.order(node.free)
     at = tuple(places.get(index, index) for index in kept)
-    needed = frozenset(i for p in at for i in (p.axes if isinstance(p, Register) else (p,)))
+    needed = {i for p in at for i in (p.axes if isinstance(p, Register) else (p,))}
     body = b.broadcast(body, (*node.indices, *needed))
     source = b.fold("sum", body, needed) if set(body.axes) != needed else body
     return b.emit(Scatter(b.register(kept, body.dtype), source, at))

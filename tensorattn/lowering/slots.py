@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tensorattn.dtypes import work
-from tensorattn.ir import Affine, Extent, Index, Number, Position, Slot, Split, Tensor
+from tensorattn.ir import Affine, Extent, Index, Position, Slot, Split, Tensor
 from tensorattn.kernel import CheckRange, Gather, Load, View
 from tensorattn.parts import Literal, Register
 from tensorattn.sizes import Size
@@ -208,8 +208,6 @@ def in_range(slot: Affine, length: Size) -> bool:
                 low, high = (low, high + reach) if coefficient > 0 else (low + reach, high)
             case Extent(name=name):
                 low, high = low + Size.of(name) * coefficient, high + Size.of(name) * coefficient
-            case Number(value=value):
-                low, high = low + int(value) * coefficient, high + int(value) * coefficient
             case _:
                 return False
     return _never_negative(low) and _never_negative(length - 1 - high)

@@ -126,10 +126,10 @@ def _shared(kernel: Kernel) -> Kernel:
         if isinstance(instruction, (Stream, IfFinite, Attempt)) or len(makes(instruction)) != 1:
             body.append(instruction)
             continue
-        out: Register = instruction.out  # type: ignore[union-attr]
+        out: Register = instruction.out
         plain = isinstance(instruction, View) and _is_rename(instruction) and out.axes == instruction.source.axes
-        key = replace(instruction, out=replace(out, name=""))  # type: ignore[call-overload, union-attr]
-        found = instruction.source if plain else known.get(key)  # type: ignore[union-attr]
+        key = replace(instruction, out=replace(out, name=""))
+        found = instruction.source if plain else known.get(key)
         if found is None or (isinstance(instruction, Normalised) and _feeds_itself(kernel.body, found, instruction)):
             known.setdefault(key, out)
             body.append(instruction)

@@ -184,7 +184,7 @@ def value(node: Expr, scope: Scope) -> Named:
         case Number(value=number):
             return Named((), np.asarray(abs(number) if scope.absolute else number))
         case Extent(name=name):
-            return Named((), np.float64(scope.sizes[name]))
+            return Named((), np.asarray(scope.sizes[name], np.float64))
         case Position(index=index):
             return Named((index,), np.arange(scope.sizes[index.name], dtype=np.float64))
         case Tensor(name=name, slots=slots):
@@ -197,7 +197,7 @@ def value(node: Expr, scope: Scope) -> Named:
         case Add(terms=terms):
             parts = [value(t, scope) for t in terms]
             order = union(parts)
-            return Named(order, sum((align(p, order) for p in parts), start=np.int64(0)))
+            return Named(order, np.asarray(sum((align(p, order) for p in parts), start=np.int64(0))))
         case Map():
             return _map(node, scope)
         case Reduce():
@@ -386,7 +386,8 @@ def _place(slot: Slot, scope: Scope) -> Named:
                 if isinstance(node, Tensor) and atom.array.dtype.kind != "i":
                     raise DTypeError("E-DTYPE", f"the index tensor `{node.name}` has dtype {atom.array.dtype}")
             order = union([a for _, a in atoms])
-            return Named(order, sum((c * align(a, order).astype(np.int64) for c, a in atoms), np.int64(constant)))
+            place = sum((c * align(a, order).astype(np.int64) for c, a in atoms), np.int64(constant))
+            return Named(order, np.asarray(place))
         case _:
             assert_never(slot)
 

@@ -13,6 +13,7 @@ from tensorattn.ir import (
     Concatenate,
     Constant,
     Expr,
+    Extent,
     Index,
     Map,
     Position,
@@ -110,7 +111,7 @@ def _names(statements: Sequence[Statement]) -> Iterator[str]:
         for node in walk(statement.body):
             yield from (index.name for index in node.free | set(getattr(node, "indices", ())))
             yield from (index.name for index in getattr(node, "parts", ()))
-            if hasattr(node, "name") and not isinstance(node, Tensor):
+            if isinstance(node, Extent):
                 yield node.name
 
 

@@ -19,7 +19,7 @@ class Named:
     array: np.ndarray
 
 
-EVERYWHERE, NOWHERE = Named((), np.bool_(True)), Named((), np.bool_(False))
+EVERYWHERE, NOWHERE = Named((), np.array(True)), Named((), np.array(False))
 
 
 def union(parts: Iterable[Named], *more: Sequence[Index]) -> tuple[Index, ...]:
@@ -35,7 +35,7 @@ def align(named: Named, indices: Sequence[Index]) -> np.ndarray:
 
 def both(*masks: Named) -> Named:
     order = union(masks)
-    result = np.bool_(True)
+    result = EVERYWHERE.array
     for mask in masks:
         result = result & align(mask, order)
     return Named(order, result)
@@ -43,7 +43,7 @@ def both(*masks: Named) -> Named:
 
 def either(*masks: Named) -> Named:
     order = union(masks)
-    result = np.bool_(False)
+    result = NOWHERE.array
     for mask in masks:
         result = result | align(mask, order)
     return Named(order, result)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from tensorattn.ir import Expr, rebuild
 from tensorattn.predicates import bringing
@@ -29,10 +30,10 @@ from tensorattn.rewriting.terms import weighs
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rewrite of one node, and why it is worth having."""
+    """A rewrite of one node or of a program, and why it is worth having."""
 
     name: str
-    apply: Callable[..., Expr]
+    apply: Callable[..., Any]
     reason: str
     masked: bool = False  # whether `apply` also takes the definitions that bring a predicate or weights
 

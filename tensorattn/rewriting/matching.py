@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tensorattn.ir import (
     Add,
@@ -59,6 +60,9 @@ class _Scope:
         return replace(self, left=self.left | set(left), right=self.right | set(right))
 
 
+Way = Callable[..., Iterator[_Scope]]
+
+
 class _Matcher:
     """Every way to match, one scope each: bound indices are paired as they are met."""
 
@@ -95,7 +99,7 @@ class _Matcher:
                 yield from self.maps(a, b, scope)
             case Reduce(), Reduce() if a.kind == b.kind and (a.where is None) == (b.where is None):
                 parts = [(n.body,) if n.where is None else (n.where, n.body) for n in (a, b)]
-                yield from self.bound(a.indices, b.indices, *parts, self.each, scope)
+                yield from self.bound(a.indices, b.indices, *parts, way=self.each, scope=scope)
             case Normalise(), Normalise() if _form(a) == _form(b):
                 for inner in self.bag(self.index, a.indices, b.indices, scope):
                     yield from self.each(self.nodes, _parts(a), _parts(b), inner)
@@ -115,7 +119,7 @@ class _Matcher:
             return
         if a.function in UNORDERED:
             flat = [_parts_of(n, n.function) if n.function in ("and", "or") else n.arguments for n in (a, b)]
-            yield from self.bag(self.nodes, *flat, scope)
+            yield from self.bag(self.nodes, *flat, scope=scope)
             return
         yield from self.each(self.nodes, a.arguments, b.arguments, scope)
         if _is_even(a) and isinstance(b.arguments[0], Add):
@@ -137,7 +141,7 @@ class _Matcher:
 
     # several at once ------------------------------------------------------------------------------------------------
 
-    def each(self, way: Callable, a: Sequence, b: Sequence, scope: _Scope) -> Iterator[_Scope]:  # type: ignore[type-arg]
+    def each(self, way: Way, a: Sequence[Any], b: Sequence[Any], scope: _Scope) -> Iterator[_Scope]:
         """In order."""
         if len(a) == len(b):
             if not a:
@@ -146,7 +150,7 @@ class _Matcher:
                 for inner in way(a[0], b[0], scope):
                     yield from self.each(way, a[1:], b[1:], inner)
 
-    def bag(self, way: Callable, a: Sequence, b: Sequence, scope: _Scope) -> Iterator[_Scope]:  # type: ignore[type-arg]
+    def bag(self, way: Way, a: Sequence[Any], b: Sequence[Any], scope: _Scope) -> Iterator[_Scope]:
         """In any order."""
         if len(a) == len(b):
             if not a:
@@ -162,7 +166,7 @@ class _Matcher:
         right: Sequence[Index],
         a: Sequence[Expr],
         b: Sequence[Expr],
-        way: Callable,  # type: ignore[type-arg]
+        way: Way,
         scope: _Scope,
     ) -> Iterator[_Scope]:
         """Parts below a binder; indices that stand in none of them count by their sizes."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 from tensorattn.combining import fresh
@@ -150,7 +151,7 @@ class Rows:
             return node
         numbers, left = highest_number(node), list(node.summed)
         while left:
-            index = min(left, key=lambda i: self._waits(node, i))
+            index = min(left, key=partial(self._waits, node))
             left.remove(index)
             rows = [(f, p) for f in node.factors if (p := self._places(f, index)) is not None]
             places = rows[0][1] if rows else None

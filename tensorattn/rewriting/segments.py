@@ -91,10 +91,10 @@ def table_sizes(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
 
 
 def _everywhere(node: Expr, masked: Set[str], sizes: Mapping[str, int], number: list[int]) -> Expr:
-    node = before = rebuild(node, lambda child: _everywhere(child, masked, sizes, number))
+    before = rebuild(node, lambda child: _everywhere(child, masked, sizes, number))
     if not isinstance(before, Product):
-        return node
-    tried: set[Index] = set()
+        return before
+    node, tried = before, set[Index]()
     open_: list[Expr] = []
     while (found := _candidate(node, masked, sizes, tried)) is not None:
         place, index, lookup = found

@@ -24,9 +24,9 @@ def split(node: Expr) -> Expr:
     if not isinstance(node, Product):
         return node
     for weights in node.factors:
-        plain = isinstance(weights, Normalise) and weights.kind == "softmax" and not weights.options
-        if plain and weights in node.factors:  # it may have become a factor of a part
-            node = _split(node, weights)
+        match weights:
+            case Normalise(kind="softmax", options=()) if weights in node.factors:  # not a factor of a part by now
+                node = _split(node, weights)
     return node
 
 

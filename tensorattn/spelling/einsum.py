@@ -195,7 +195,7 @@ class _Reader:
     def refuse(self, code: str, what: str, *where: Span | str) -> NoReturn:
         """Raises; `where`: the spans, then what to write instead."""
         *spans, hint = where
-        raise NotationError(code, what, source=self.source, spans=spans, hint=str(hint))  # type: ignore[arg-type]
+        raise NotationError(code, what, source=self.source, spans=spans, hint=str(hint))
 
     def terms(self) -> tuple[tuple[Term, ...], Term]:
         """The operands and the result."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from tensorattn.backends import building
 from tensorattn.backends.vocabulary import Vocabulary, common_functions, common_into
@@ -114,7 +115,7 @@ def exponential_base() -> str:
     return "2" if __cpu_features__.get("AVX512_SKX") else "e"
 
 
-def store(out: object, value: object) -> None:
+def store(out: object, value: Any) -> None:
     """Copy a result into an array of the user's. Raises: BackendError, ShapeError, DTypeError."""
     import numpy as np
 

@@ -196,14 +196,14 @@ def largest(
     """True at the `count` largest admitted entries; ties go to the lower position, NaN comes last."""
     flat = rows(x, dims)
     order = np.argsort(-flat if x.dtype.kind == "f" else ~flat, axis=-1, kind="stable")
-    if where is not None:
-        admitted = rows(np.broadcast_to(where, x.shape), dims)
+    admitted = None if where is None else rows(np.broadcast_to(where, x.shape), dims)
+    if admitted is not None:
         excluded = ~np.take_along_axis(admitted, order, axis=-1)
         order = np.take_along_axis(order, np.argsort(excluded, axis=-1, kind="stable"), axis=-1)
     rank = np.empty_like(order)
     np.put_along_axis(rank, order, np.broadcast_to(np.arange(flat.shape[-1]), flat.shape), axis=-1)
     chosen = rank < (rows(count, dims) if isinstance(count, np.ndarray) and count.ndim else count)
-    return unrows(chosen if where is None else chosen & admitted, dims, x.shape)
+    return unrows(chosen if admitted is None else chosen & admitted, dims, x.shape)
 
 
 def check_range(positions: np.ndarray, size: int, what: str, where: np.ndarray | None = None) -> np.ndarray:
@@ -228,7 +228,7 @@ def segment_sum(source: np.ndarray, segments: np.ndarray, dim: int, size: int) -
     shape = (*source.shape[:dim], size, *source.shape[dim + 1 :])
     if not math.prod(shape):
         return np.zeros(shape, source.dtype)
-    places = list(np.indices(source.shape, sparse=True))
+    places: list[np.ndarray] = list(np.indices(source.shape, sparse=True))
     places[dim] = segments
     if source.dtype.kind != "f":
         total = np.zeros(shape, source.dtype)
@@ -251,7 +251,7 @@ def scatter(source: np.ndarray, kept: int, places: tuple[np.ndarray, ...], shape
     """The entries added up where they belong: the first `kept` dimensions as they are, the others at the places."""
     total = np.zeros(shape, source.dtype)
     if total.size:  # else every position is an excluded one
-        np.add.at(total, (*[slice(None)] * kept, *places), source)
+        np.add.at(total, (*[slice(None)] * kept, *places), source)  # type: ignore[arg-type]  # slices, too
     return total
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from tensorattn.backends import building
 from tensorattn.backends.vocabulary import Vocabulary, common_functions, common_into
@@ -63,13 +64,13 @@ WORDS = Vocabulary(
 )
 
 
-def owns(array: object) -> bool:
+def owns(array: Any) -> bool:
     """Whether this back end computes with it: tensors."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(array, torch.Tensor) and array.layout is torch.strided
 
 
-def as_array(value: object, like: object = None) -> object:
+def as_array(value: object, like: Any = None) -> object:
     """A tensor of a list or number on the device of `like`; a tensor as it is. Raises: DTypeError if ragged."""
     import torch
 
@@ -81,7 +82,7 @@ def as_array(value: object, like: object = None) -> object:
         raise DTypeError("E-DTYPE", f"this is no array of numbers: {error}") from error
 
 
-def dtype_of(array: object) -> str:
+def dtype_of(array: Any) -> str:
     """The logical dtype of a tensor. Raises: DTypeError."""
     return "complex" if isinstance(array, complex) else name_of(array.dtype)
 
@@ -98,7 +99,7 @@ def name_of(torch_dtype: object) -> str:
     raise DTypeError("E-DTYPE", f"tensors of dtype {dtype} are not supported", hint="use " + ", ".join(FLOATS))
 
 
-def device_of(array: object) -> str:
+def device_of(array: Any) -> str:
     """Where the tensor lies."""
     return str(array.device)
 
@@ -123,7 +124,7 @@ def exponential_base() -> str:
     return "2"
 
 
-def store(out: object, value: object) -> None:
+def store(out: object, value: Any) -> None:
     """Copy a result into a tensor of the user's. Raises: BackendError, ShapeError, DTypeError."""
     import torch
 
@@ -147,7 +148,7 @@ def render(kernel: Kernel, function: str, standalone: bool = False) -> str:
     return building.render(kernel, function, WORDS, standalone)
 
 
-def uncast(run: Callable[..., tuple[object, ...]], values: Sequence[object]) -> tuple[object, ...]:
+def uncast(run: Callable[..., tuple[object, ...]], values: Sequence[Any]) -> tuple[object, ...]:
     """What a function gives for these inputs in their own dtypes: autocast would change those of some operations and
     not of others, so that the accuracy would depend on the plan."""
     torch = sys.modules.get("torch")

@@ -7,12 +7,12 @@ looked at, and where it is not finite it is not used, for its exp need not keep 
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from tensorattn.backends.limits import MOST_SCORES
-from tensorattn.backends.torch.functions import is_followed, log_sum_exp
+from tensorattn.backends.torch.functions import in_forward_mode, is_followed, log_sum_exp
 from tensorattn.backends.torch.weights import softmax
 
 Scale = float | tuple[float, float]
@@ -70,7 +70,7 @@ def _is_fusible(asked: Asked) -> bool:
         return False
     if any(x.is_meta or x.numel() == 0 for x in shown) or operands[0].dtype not in (torch.float32, torch.float64):
         return False
-    if torch.autograd.forward_ad._current_level >= 0:
+    if in_forward_mode():
         return False
     if not torch.is_grad_enabled():
         return True
@@ -121,7 +121,7 @@ class Flash(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: torch.autograd.function.FunctionCtx,
+        ctx: Any,
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
@@ -136,12 +136,13 @@ class Flash(torch.autograd.Function):
         return out, total
 
     @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, grad: torch.Tensor, _: torch.Tensor) -> tuple:
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[Any, ...]:
+        grad, _ = grad_outputs
         q, k, v, mask, out, total = ctx.saved_tensors
         causal, scale = ctx.how
         if torch.is_grad_enabled():
             again = [x if x.requires_grad else x.detach().requires_grad_() for x in (q, k, v)]
-            plain = _plain(Asked(*again, scale, mask, None, causal, lse=False))[0]
+            plain = _plain(Asked(*again, scale=scale, bias=mask, where=None, causal=causal, lse=False))[0]
             grads = torch.autograd.grad(plain, again, grad, create_graph=True)
         else:
             flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward

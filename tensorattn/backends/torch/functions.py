@@ -1,5 +1,8 @@
 """Functions that generated torch code calls: traceable, differentiable, on any device."""
 
+# What these ask of torch has no public names there.
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
+
 import math
 
 import torch
@@ -39,7 +42,12 @@ def is_followed() -> bool:
     """Whether a tracer or a transform sees every operation, and may see no value."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._len_torch_dispatch_stack():
         return True
-    return torch._C._functorch.maybe_current_level() is not None
+    return torch._C._functorch.maybe_current_level() is not None  # type: ignore[attr-defined]
+
+
+def in_forward_mode() -> bool:
+    """Whether forward derivatives are taken."""
+    return torch.autograd.forward_ad._current_level >= 0
 
 
 def is_for_onnx() -> bool:
@@ -53,7 +61,7 @@ def may_write(*inputs: object) -> bool:
     Gradients, forward derivatives, tracers, transforms and subclasses see every one of them, and autocast chooses the
     dtypes of new arrays only.
     """
-    if is_followed() or torch.autograd.forward_ad._current_level >= 0:
+    if is_followed() or in_forward_mode():
         return False
     records = torch.is_grad_enabled()
     for x in inputs:
@@ -224,13 +232,13 @@ def largest(
     """True at the `count` largest admitted entries; ties go to the lower position, NaN comes last."""
     flat = rows(x, dims)
     order = _sorted(-flat if x.is_floating_point() else ~flat)
-    if where is not None:
-        admitted = rows(where.expand(x.shape), dims)
+    admitted = None if where is None else rows(where.expand(x.shape), dims)
+    if admitted is not None:
         excluded = ~torch.gather(admitted, -1, order)
         order = torch.gather(order, -1, _sorted(excluded.to(torch.int32)))
     rank = torch.argsort(order, dim=-1)
     chosen = rank < (rows(count, dims) if isinstance(count, torch.Tensor) and count.dim() else count)
-    return unrows(chosen if where is None else chosen & admitted, dims, x.shape)
+    return unrows(chosen if admitted is None else chosen & admitted, dims, x.shape)
 
 
 @torch.library.custom_op(

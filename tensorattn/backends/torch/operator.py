@@ -6,18 +6,20 @@ every derivative is the operator again at a longer key, so that all orders of al
 passes is inputs, outputs and the log Σ exp of the scores.
 """
 
+# What these ask of torch has no public names there.
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._C._functorch import TransformType, peek_interpreter_stack
 
-from tensorattn.backends.torch import (
-    functions,  # noqa: F401  its operators stand in saved programs, too
-    uncast,
-    weights,  # noqa: F401
-)
+from tensorattn.backends.torch import functions as functions  # its operators stand in saved programs, too
+from tensorattn.backends.torch import uncast
+from tensorattn.backends.torch import weights as weights
 from tensorattn.errors import BackendError
 from tensorattn.sizes import Size
 from tensorattn.units import length, stepped, unit
@@ -41,15 +43,14 @@ def _computed(key: str, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     return list(found)  # type: ignore[arg-type]
 
 
-@torch.library.register_fake("tensorattn::run")
 def _shaped(key: str, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     return _like_outputs(key, tensors, tensors[0].new_empty)
 
 
 def _followed(key: str, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     """With the calculus of `Formula`. Raises: BackendError under `functionalize`, where torch has no functions."""
-    top = torch._C._functorch.peek_interpreter_stack()
-    if top is not None and top.key() == torch._C._functorch.TransformType.Functionalize:
+    top = peek_interpreter_stack()
+    if top and top.key() == TransformType.Functionalize:
         what = "torch.func.functionalize cannot go through the operator of this formula"
         raise BackendError("E-BACKEND", what, hint='compile it with plan="dense": plain operations of torch')
     return list(Formula.apply(key, *tensors))
@@ -76,6 +77,7 @@ def _is_mapped(x: torch.Tensor, level: int) -> bool:
 LIBRARY.impl("run", _followed, "Autograd")
 LIBRARY.impl("run", _followed, "FuncTorchDynamicLayerFrontMode")
 LIBRARY.impl("run", _mapped_before, "Batched")
+torch.library.register_fake("tensorattn::run", _shaped)
 
 
 def _like_outputs(key: str, tensors: Sequence[torch.Tensor], make: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
@@ -122,10 +124,10 @@ class Formula(torch.autograd.Function):
         return (None, *(sums.get(name) for name in names))
 
     @staticmethod
-    def jvp(ctx: Any, _: None, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
+    def jvp(ctx: Any, *grad_inputs: torch.Tensor | None) -> tuple[Any, ...]:
         """One call and no arithmetic: torch turns forward derivatives off in here, and what is computed beside a
         function has no tangent for an outer level (pytorch issue 197867)."""
-        made = unit(ctx.key)
+        (_, *tangents), made = grad_inputs, unit(ctx.key)
         given = tuple(t is not None and f for t, f in zip(tangents, made.floats, strict=True))
         if not any(given):
             return (None,) * ctx.count
@@ -138,11 +140,10 @@ class Formula(torch.autograd.Function):
         return tuple(known.get(n, zero) for n, zero in enumerate(zeros))
 
     @staticmethod
-    def vmap(
-        info: Any, dims: tuple[Any, ...], key: str, *tensors: torch.Tensor
-    ) -> tuple[Tensors, tuple[int | None, ...]]:
-        moved = [x if dim is None else x.movedim(dim, 0) for x, dim in zip(tensors, dims[1:], strict=True)]
-        key = stepped(key, "vmap", tuple(dim is not None for dim in dims[1:]))
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Tensors, tuple[int | None, ...]]:
+        (key, *tensors), (_, *dims) = args, in_dims
+        moved = [x if dim is None else x.movedim(dim, 0) for x, dim in zip(tensors, dims, strict=True)]
+        key = stepped(key, "vmap", tuple(dim is not None for dim in dims))
         return tuple(run(key, moved)), tuple(0 if there else None for there in unit(key).mapped)
 
 

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from tensorattn.backends.torch.functions import is_followed
+from tensorattn.backends.torch.functions import in_forward_mode, is_followed
 
 
 def put(pieces: list[torch.Tensor], part: torch.Tensor, dim: int, start: int, size: int) -> None:
@@ -32,7 +32,7 @@ def joined(pieces: list[torch.Tensor], dim: int) -> torch.Tensor:
 def _is_recorded(x: torch.Tensor) -> bool:
     """Whether something watches the computation: recorded gradients, a transform, forward mode, a subclass."""
     recorded = x.requires_grad and torch.is_grad_enabled()
-    return recorded or is_followed() or torch.autograd.forward_ad._current_level >= 0 or type(x) is not torch.Tensor
+    return recorded or is_followed() or in_forward_mode() or type(x) is not torch.Tensor
 
 
 class Room(dict[tuple[int, ...], torch.Tensor]):
