@@ -52,7 +52,7 @@ class _Loop:
     def _tiles(self, body: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
         """The body with tiles transposed where products are slow, and fewer are then."""
         tried: set[str] = set()
-        for step in body:
+        for step in (i for i in body if isinstance(i, Contract)):
             tile = self._slow(step)
             if tile is None or tile.name in tried:
                 continue
@@ -83,10 +83,8 @@ class _Loop:
                 slow += self._entries((*made.axes, *made.inner))
         return copies, slow
 
-    def _slow(self, step: Instruction) -> Register | None:
+    def _slow(self, step: Contract) -> Register | None:
         """The operand that a product reads across its rows, slowly; None where there is none."""
-        if not isinstance(step, Contract):
-            return None
         made = _product(step)
         large = step.b if made.turned else step.a
         if not (made.inner and made.left and made.right) or large.axes != (*made.batch, *made.inner, *made.left):

@@ -269,10 +269,10 @@ def add_product(
     a: np.ndarray, b: np.ndarray, added: np.ndarray, signs: tuple[int, int], out: np.ndarray | None = None
 ) -> np.ndarray:
     """signs[0] a b + signs[1] added, of matrices, one sign of which is 1; `out` is written if given."""
-    out = np.matmul(a, b, out=out)
+    product: np.ndarray = np.matmul(a, b, out=out)
     if signs[0] < 0:
-        return np.subtract(added, out, out=out)
-    return (np.add if signs[1] > 0 else np.subtract)(out, added, out=out)
+        return np.subtract(added, product, out=product)
+    return (np.add if signs[1] > 0 else np.subtract)(product, added, out=product)
 
 
 def add_sum(total: np.ndarray, x: np.ndarray, dims: tuple[int, ...], own: bool) -> np.ndarray:
