@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -200,3 +202,24 @@ def test_rooms_keep_few_views_of_their_memory():
         tiles.fit(room, (n, 2))
     assert len(room) <= 4
     assert tiles.fit(None, (3, 4)) is None
+
+
+# exponentials ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_exponentials_by_exp2_are_as_exact_as_weights_have_to_be(dtype):
+    x = -torch.linspace(0, 200, 100_001, dtype=dtype)
+    wanted = torch.exp(x.double())
+    assert (tiles.exp_(x.clone()).double() - wanted).abs().max() <= torch.finfo(dtype).eps
+    odd = torch.tensor([0.0, -math.inf, math.nan], dtype=dtype)
+    assert tiles.exp_(odd.clone()).tolist()[:2] == [1.0, 0.0]
+    assert tiles.exp_(odd)[2].isnan()
+
+
+def test_exponentials_that_are_followed_keep_their_derivatives():
+    x = torch.tensor([-1.0, -3.0], requires_grad=True)
+    (slope,) = torch.autograd.grad(tiles.exp_(x * 1).sum(), x)
+    torch.testing.assert_close(slope, x.detach().exp())
+    _, tangent = torch.func.jvp(lambda x: tiles.exp_(x * 1), (x.detach(),), (torch.ones(2),))
+    torch.testing.assert_close(tangent, x.detach().exp())

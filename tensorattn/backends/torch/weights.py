@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 
 from tensorattn.backends.torch.functions import batch_first, is_followed, is_for_onnx, rows, unrows
-from tensorattn.backends.torch.tiles import outside, select
+from tensorattn.backends.torch.tiles import exp_, outside, select
 from tensorattn.errors import ShapeError
 
 
@@ -63,7 +63,7 @@ def weigh(
     score: torch.Tensor,
     dims: tuple[int, ...],
     where: torch.Tensor | None = None,
-    exp: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.exp_,
+    exp: Callable[[torch.Tensor], torch.Tensor] = exp_,
     floor: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -88,7 +88,7 @@ def powers(
     admitted = score if where is None else torch.where(where, score, -math.inf)
     shift = _highest(admitted.detach(), dims)
     shift = torch.where(shift == -math.inf, 0, shift)
-    return torch.exp_(admitted - shift), torch.squeeze(shift, dims)
+    return exp_(admitted - shift), torch.squeeze(shift, dims)
 
 
 def _highest(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
