@@ -117,6 +117,14 @@ def test_reductions_over_indices_that_nothing_in_them_holds(body: str, size: int
         np.testing.assert_allclose(value, wanted, atol=1e-8)
 
 
+@pytest.mark.parametrize(
+    "argument", ["sum[i](x_<i j> u_i)", "lse[i](x_<i j> + u_i)", "max[i](x_<i j> u_i)", "softmax[i](x_<i j>) u_i"]
+)
+def test_an_argument_that_sums_and_reads_by_position_stands_beside_itself(argument: str) -> None:
+    arrays = normal(e=(7,), x=(3, 4), u=(3,)) | {"g": np.array([2, 6, 0, 2])}
+    agree(f"y_j = tanh(e_<g_j> + {argument})", ["e", "x", "u"], arrays)
+
+
 @pytest.mark.parametrize("exponent", [1.0, 1 + 1e-4, 1.3, 2.0])
 def test_the_exponent_of_entmax(exponent: float) -> None:
     arrays = normal(s=(3, 4), v=(4, 2)) | {"keep": KEEP, "a": np.array([exponent, 1.7, exponent])}

@@ -122,7 +122,12 @@ class Pull:
         if heavy and self.is_active(node) and not reads_by_position(node):
             known = self.value(node)
             return known if isinstance(known, Tensor) else self.again(node, role)
-        return self.value(node)
+        return self._apart(self.value(node))
+
+    def _apart(self, node: Expr) -> Expr:
+        """A copy that may stand beside what it is a copy of, with other indices where it sums."""
+        bound = {i: self.book.identity(i) for i in dict.fromkeys(indices_of(node)) if i not in node.free}
+        return substitute(node, lambda i: bound.get(i, i)) if bound else node
 
     def ordered(self, indices: frozenset[Index]) -> tuple[Index, ...]:
         known = [i for i in self.order if i in indices]
