@@ -74,8 +74,8 @@ def check_memory(memory: Any) -> int | None:
 def fixed_kinds(program: Program, plan: Asking) -> Mapping[str, str]:
     """The kinds asked for, by the statement in which each normaliser is written; `auto` fixes nothing.
 
-    A statement is meant where a normaliser, or the sum of weights that another one leaves open, stands in it.
-    Raises: PlanError.
+    A statement is meant where a normaliser, or the sum of weights that another one leaves open, stands in it. Of the
+    statements that no output needs, which a program is without here, nothing is asked. Raises: PlanError.
     """
     if isinstance(plan, str):
         return MappingProxyType({})
@@ -85,6 +85,8 @@ def fixed_kinds(program: Program, plan: Asking) -> Mapping[str, str]:
     fixed: dict[str, str] = {}
     named: dict[str, str] = {}
     for name, kind in plan.items():
+        if name not in found:
+            continue
         read = {n.name for n in walk(program.statement(name).body) if isinstance(n, Tensor)}
         meant = sorted((read & weights) | ({name} & set(own)))
         if not meant:

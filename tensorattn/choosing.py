@@ -13,7 +13,7 @@ from functools import cached_property
 
 from tensorattn.asking import Asked, refuse
 from tensorattn.cost import Cost, kernel_cost
-from tensorattn.errors import BudgetError
+from tensorattn.errors import BudgetError, PlanError
 from tensorattn.guarding import Budget, Limit
 from tensorattn.ir import Index
 from tensorattn.kernel import IfFinite, Instruction, Kernel, Normalised
@@ -139,8 +139,22 @@ class Choice:
 def choose(case: Case, asked: Asked, *, thorough: bool = False) -> Choice:
     """The plan of a case. `thorough`: every kind is tried and priced, even where nothing depends on it.
 
+    Where its sizes leave nothing to do in the way that is asked for, as those of empty inputs may, it is the plan that
+    there is for any sizes.
+
     Raises: PlanError `E-PLAN` where the plan asked for does not exist; BudgetError `E-BUDGET` where none fits.
     """
+    try:
+        return _at_sizes(case, asked, thorough=thorough)
+    except BudgetError:
+        raise
+    except PlanError:
+        if case.sizes is None or case.given is not None:
+            raise
+        return _at_sizes(replace(case, sizes=None), asked, thorough=thorough)
+
+
+def _at_sizes(case: Case, asked: Asked, *, thorough: bool) -> Choice:
     if asked.traced or (case.sizes is None and asked.plan == "auto"):
         why = "a traced program has no sizes" if asked.traced else "a call plans for its own sizes, and none are given"
         return Choice(_dense(case), why, _untaken(case) if thorough else ())

@@ -325,7 +325,7 @@ def _contracted_early(
 ) -> bool:
     factor = factors[number]
     assert isinstance(factor, Normalise)
-    for index in factor.score.free - set(factor.indices):
+    for index in factor.free - set(factor.indices):  # also of the condition
         carried = any(n != number and index in f.free and f.free & set(factor.indices) for n, f in enumerate(factors))
         if index in summed and index not in barred and not carried:
             return True

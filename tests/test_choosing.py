@@ -203,6 +203,29 @@ def test_a_plan_for_each_statement(plan, library):
     assert left == {s for s in "ab" if dict(plan if isinstance(plan, dict) else {}).get(s) != "streamed"}
 
 
+@pytest.mark.parametrize("library", [np.asarray, torch.tensor])
+@pytest.mark.parametrize(("plan", "formula"), [
+    ("streamed", "y_<m n> = sum[k](exp(q_<m i> k_<k i>) v_<k n>)"),
+    ("flattened", "y_<m n> = softmax[k](sum[i]((q_<m i> - k_<k i>)**2)) v_<k n>"),
+    ("flattened", "y_<m n> = softmax[k l](q_<m i> k_<k i> + q_<m i> r_<l i>) v_<k n> w_<l n>"),
+])  # fmt: skip
+def test_a_plan_that_is_asked_for_serves_all_sizes(plan, formula, library):
+    """At some there is nothing to stream or to flatten: rows or keys without entries, few features."""
+    for m, k, i in ((0, 0, 1), (0, 1, 8), (1, 0, 2), (2, 1, 1), (5, 7, 3)):
+        compiled = ta.compile(formula, plan=plan)
+        x = inputs(compiled, wide(m, k, i))
+        expected = evaluate(compiled.program, x)["y"]
+        np.testing.assert_allclose(np.asarray(compiled({n: library(a) for n, a in x.items()})), expected, atol=1e-12)
+
+
+def test_a_statement_that_no_output_needs_has_no_plan():
+    for plan, kind in (({"a": "streamed", "b": "streamed"}, "streamed"), ({"a": "streamed"}, "dense")):
+        compiled = ta.compile(TWO, outputs="b", plan=plan)
+        x = inputs(compiled, wide(5, 7))
+        np.testing.assert_allclose(compiled(x), ta.compile(TWO, outputs="b", plan="dense")(x), atol=1e-12)
+        assert kinds_of(compiled) == [kind]
+
+
 @pytest.mark.parametrize("plan", [{"P": "streamed"}, {"y": "streamed"}, {"P": "streamed", "y": "streamed"}])
 def test_weights_and_their_sum_in_two_statements_are_one_reduction(plan):
     compiled = ta.compile(SPLIT, plan=plan)

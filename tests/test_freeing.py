@@ -84,6 +84,43 @@ def test_every_deleted_name_exists_on_every_path() -> None:
         assert np.isnan(found[3]).all()
 
 
+TWICE = """\
+def f(n, one, two):
+    k = 2.0
+    s = 0.0
+    if one:
+        for i in range(n):
+            t = k + i
+            s = s + t
+    else:
+        t = k + 3
+        s = t
+    z = 0.0
+    if two:
+        z = s
+    else:
+        for i in range(n):
+            t = k * i
+            z = z + t
+        z = z + k
+    return (s, z)
+"""
+
+
+@pytest.mark.parametrize("one", [False, True])
+@pytest.mark.parametrize("two", [False, True])
+@pytest.mark.parametrize("rounds", [0, 2])
+def test_a_name_that_two_loops_give_to_arrays_of_theirs(one: bool, two: bool, rounds: int) -> None:
+    """It need not exist where it is not read again, and is deleted within each."""
+    found, source = [], freed(TWICE, {"k", "s", "t", "z"})
+    for text in (TWICE, source):
+        space: dict[str, object] = {}
+        exec(text, space)
+        found.append(space["f"](rounds, one, two))  # type: ignore[operator]
+    assert found[0] == found[1]
+    assert source.count("del t\n") == 3
+
+
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
 def test_an_array_that_is_another_renamed_has_no_line(backend: str) -> None:
     source = ta.compile("a_<i j> = x_<i j>\nb_<j i> = a_<j i>\ny_<i j> = b_<i j> * 2").source(backend)

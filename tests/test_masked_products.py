@@ -143,3 +143,39 @@ def test_weights_beside_a_masked_sum_are_guarded_too() -> None:
     np.testing.assert_allclose(ta.compile(program)(given), expected)
     tensors = {name: torch.from_numpy(array) for name, array in given.items()}
     np.testing.assert_allclose(ta.compile(program)(tensors).numpy(), expected)
+
+
+WHOLE = [  # weights over all of t, of which the product or sum around them admits some
+    "y_m = softmax[t](sqrt(A_<t m>)) sum[n : keep_t](s_<t n>)",
+    "y_m = softmax[t](A_<t m> ** 2) softmax[n : mask_<t n>](s_<t n>) w_n",
+    "y_m = sum[t : keep_t](l2norm[t](1 / A_<t m>) v_<t m>)",
+    "y_m = sum[t : keep_t](sparsemax[t](log(A_<t m>)) v_<t m>)",
+    "y_m = sum[t : keep_t](entmax[t; 1.5](E_<g_t> + A_<t m>) v_<t m>)",
+    "W_<m t> = softmax[t](sqrt(A_<t m>)); y_m = sum[t : keep_t](W_<m t> v_<t m>)",
+    "y_m = sum[t : keep_t](softmax[t : 1 / A_<t m> < 2](A_<t m>) v_<t m>)",
+    "y_m = sum[t : keep_t](where(top[t; 1](log(A_<t m>)), v_<t m>, 0))",
+    "y_m = softmax[t](sum[i]((q_<m i> - k_<t i>)**2)) sum[n : keep_t](s_<t n>)",
+    "y_m = sum[t : keep_t](softmax[t; sink=sqrt(b_m)](sqrt(A_<t m>)) v_<t m>)",
+]
+
+
+@pytest.mark.parametrize("plan", ["dense", "streamed"])
+@pytest.mark.parametrize("text", WHOLE)
+def test_weights_are_normalised_over_what_the_product_around_them_excludes_too(text: str, plan: str) -> None:
+    program = ta.parse(text)
+    rng = np.random.default_rng(0)
+    sizes = {"t": 5, "m": 4, "n": 2, "i": 3}
+    axes = dict(A="t m", s="t n", v="t m", w="n", q="m i", k="t i", b="m")
+    given = {name: rng.uniform(0.1, 2, [sizes[a] for a in text.split()]) for name, text in axes.items()}
+    given |= {"keep": np.array([False, True, True, False, True]), "mask": rng.random((5, 2)) < 0.5}
+    given |= {"E": rng.normal(size=3), "g": np.array([2, 0, 1, 2, 1])}
+    given = {name: given[name] for name in program.inputs}
+    try:
+        run = ta.compile(program, plan=plan)
+    except ta.PlanError:
+        assert "top" in text
+        return
+    expected = reference.evaluate(program, given)["y"]
+    np.testing.assert_allclose(run(given), expected, rtol=1e-10)
+    tensors = {name: torch.tensor(a, requires_grad=a.dtype == float) for name, a in given.items()}
+    np.testing.assert_allclose(run(tensors).detach().numpy(), expected, rtol=1e-10)

@@ -51,6 +51,8 @@ NASTY = [
     "y_<i n> = A_<i bar(j)> (B_<j bar(k)> v_<k n>)",
     "y_i = A_<i bar(j)> B_<j l bar(k)> v_<k l>",
     "y_i = softmax[j : softmax[j](T_<i j>) > 0](S_<i j>) v_j",
+    "y_i = A_<i k> softmax[j : k <= j](S_j) v_j",  # k, which is summed, in the condition alone
+    "y_i = A_<i bar(k)> softmax[j : keep_<k j>](S_j) v_j",
     "y_i = S_<i bar(j : T_<i j bar(k)> u_k > 0)> v_j",
     "y_i = softmax[j; sink=A_<i bar(k)> b_k](S_<i j>) v_j",
     "y_i = softmax[j : j <= i; sink=2](S_<i j> + i) v_j",

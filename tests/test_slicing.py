@@ -228,3 +228,15 @@ def test_a_log_sum_with_infinite_scores():
         dense, found = (results(text, names, x, plan, wrap) for plan in ("dense", "streamed"))
         for name in ("y", "l"):
             np.testing.assert_allclose(found[name], dense[name])
+
+
+@pytest.mark.parametrize("wrap", [np.asarray, torch.tensor], ids=["numpy", "torch"])
+def test_scores_in_other_units_leave_nothing_dead_behind(wrap, monkeypatch):
+    """The weights of a slice are made of the score by exp2; the score itself, which nobody reads, was in the way."""
+    monkeypatch.setattr(streaming, "TILE_ENTRIES", 10)
+    text = "y^m_<n h> = softmax[r](t^m + sum[i](a^m_i b^<i r> c^h_i)) v^<n r>"
+    x = {
+        n: np.random.default_rng(0).normal(size=s) for n, s in dict(t=6, a=(6, 3), b=(3, 2), c=(3, 3), v=(3, 2)).items()
+    }
+    found = ta.compile(text, plan="streamed")({n: wrap(a) for n, a in x.items()})
+    np.testing.assert_allclose(np.asarray(found), evaluate(ta.parse(text), x)["y"], atol=1e-12)

@@ -35,10 +35,37 @@ class _Freeing:
         found = (part.id for node in nodes for part in ast.walk(node) if isinstance(part, ast.Name))
         return frozenset(found) & self.arrays
 
-    def made(self, node: ast.AST) -> frozenset[str]:
-        """The arrays that are assigned somewhere in the node."""
+    def written(self, node: ast.AST) -> frozenset[str]:
+        """The arrays that exist after the node, for it assigns them on every path."""
+        match node:
+            case ast.If(body=yes, orelse=no):
+                return self._all_written(yes) & self._all_written(no)
+            case ast.For():  # of no round
+                return frozenset()
         names = (part for part in ast.walk(node) if isinstance(part, ast.Name))
         return frozenset(name.id for name in names if isinstance(name.ctx, ast.Store)) & self.arrays
+
+    def _all_written(self, body: Sequence[ast.stmt]) -> frozenset[str]:
+        return frozenset().union(*map(self.written, body))
+
+    def needed(self, body: Sequence[ast.stmt], later: frozenset[str] = frozenset()) -> frozenset[str]:
+        """The arrays that have to exist before these statements, of which `later` are read after them.
+
+        Two loops may give one name to arrays of theirs: what is assigned before it is read need not exist.
+        """
+        for statement in reversed(body):
+            match statement:
+                case ast.If(test=test, body=yes, orelse=no):
+                    later = self.mentioned(test) | self.needed(yes, later) | self.needed(no, later)
+                case ast.For(iter=over, body=inner):
+                    later |= self.mentioned(over) | self.needed(inner)
+                case ast.Assign(targets=targets, value=value):
+                    plain = (name for target in targets for name in _names(target))
+                    read = self.mentioned(value, *(t for t in targets if not _names(t)))
+                    later = (later - frozenset(plain)) | read
+                case _:
+                    later |= self.mentioned(statement)
+        return later
 
     def visit(self, body: Sequence[ast.stmt], before: frozenset[str], later: frozenset[str], *, last: bool) -> None:
         """A list of statements, of which the arrays `before` exist and `later` are read afterwards."""
@@ -47,25 +74,26 @@ class _Freeing:
             body = body[:-1]
         known = [before]
         for statement in body:
-            known.append(known[-1] | self.made(statement))
+            known.append(known[-1] | self.written(statement))
         for number in reversed(range(len(body))):
             statement = body[number]
             self._statement(statement, known[number], later, last=last and number == len(body) - 1)
-            later |= self.mentioned(statement)
+            later = self.needed([statement], later)
 
     def _statement(self, statement: ast.stmt, before: frozenset[str], later: frozenset[str], *, last: bool) -> None:
-        ended = self.mentioned(statement) - later
         match statement:
             case ast.If(body=yes, orelse=no):
+                ended = (self.needed([statement]) & before) - later
                 for side in (yes, no):
-                    self._delete(side[0].lineno - 1, side[0].col_offset, (ended & before) - self.mentioned(*side))
+                    self._delete(side[0].lineno - 1, side[0].col_offset, ended - self.needed(side))
                     self.visit(side, before, later, last=last)
             case ast.For(body=body):
-                self.visit(body, before, later | before, last=False)
+                self.visit(body, before, later | self.needed(body), last=False)
                 if not last:
-                    self._delete(statement.end_lineno, statement.col_offset, ended & before)
+                    ended = (self.needed([statement]) & before) - later
+                    self._delete(statement.end_lineno, statement.col_offset, ended)
             case _ if not last:
-                self._delete(statement.end_lineno, statement.col_offset, ended)
+                self._delete(statement.end_lineno, statement.col_offset, self.mentioned(statement) - later)
 
     def _delete(self, place: int | None, indent: int, names: frozenset[str]) -> None:
         if not names or place is None:
@@ -74,3 +102,10 @@ class _Freeing:
         listed = sorted(names, key=lambda name: (len(name), name))
         line = " " * indent + "del " + ", ".join(listed)
         self.inserted[place] = line if earlier is None else f"{earlier}\n{line}"
+
+
+def _names(target: ast.expr) -> tuple[str, ...]:
+    """The names that an assignment gives anew; none where it writes into what there is."""
+    if isinstance(target, ast.Tuple):
+        return tuple(name for part in target.elts for name in _names(part))
+    return (target.id,) if isinstance(target, ast.Name) else ()

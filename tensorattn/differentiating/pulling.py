@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from tensorattn.differentiating.admitting import admitted
+from tensorattn.differentiating.collecting import with_axes
 from tensorattn.differentiating.contexts import Context, reads_by_position
 from tensorattn.differentiating.expressions import both, call, where
 from tensorattn.differentiating.functions import CONSTANT, partials
@@ -121,7 +122,12 @@ class Pull:
         if heavy and self.is_active(node) and not reads_by_position(node):
             known = self.value(node)
             return known if isinstance(known, Tensor) else self.again(node, role)
-        return self.value(node)
+        return self._apart(self.value(node))
+
+    def _apart(self, node: Expr) -> Expr:
+        """A copy that may stand beside what it is a copy of, with other indices where it sums."""
+        bound = {i: self.book.identity(i) for i in dict.fromkeys(indices_of(node)) if i not in node.free}
+        return substitute(node, lambda i: bound.get(i, i)) if bound else node
 
     def ordered(self, indices: frozenset[Index]) -> tuple[Index, ...]:
         known = [i for i in self.order if i in indices]
@@ -281,19 +287,25 @@ def _mean(pull: Pull, node: Reduce, context: Context) -> None:
     pull.visit(node.body, pull.shared(context.times(*shares), node.body, "Mean"))
 
 
+def _spread(score: Expr, node: Reduce) -> Expr:
+    """The score of weights over the indices of a reduction, some of which neither its body nor its predicate holds."""
+    held = frozenset() if node.where is None else node.where.free
+    return with_axes(score, [i for i in node.indices if i not in held])
+
+
 def _extreme(pull: Pull, node: Reduce, context: Context) -> None:
     """Those that attain it take equal parts: the weights l1norm[j : where](1 where the body is the extreme)."""
     extreme = pull.value(node)
     body = pull.atom(node.body, "Entries")
     attains = where(call("equal", body, extreme), Number(1), Number(0))
     where_ = None if node.where is None else pull.value(node.where)
-    shares = pull.again(Normalise("l1norm", node.indices, attains, where_), "Shares")
+    shares = pull.again(Normalise("l1norm", node.indices, _spread(attains, node), where_), "Shares")
     pull.visit(node.body, pull.shared(context.within(node.indices).times(shares), node.body, "Entries"))
 
 
 def _lse(pull: Pull, node: Reduce, context: Context) -> None:
     """The softmax of the body."""
-    weights = pull.again(Normalise("softmax", node.indices, node.body, node.where), "Weights")
+    weights = pull.again(Normalise("softmax", node.indices, _spread(node.body, node), node.where), "Weights")
     pull.visit(node.body, pull.shared(context.within(node.indices).times(weights), node.body, "Score"))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from math import inf
@@ -94,6 +94,17 @@ class Lowering:
         """Inside, only the tuples that the mask admits count."""
         outer = self.admitted
         self.admitted = self.builder.all_of((outer, mask))
+        try:
+            yield
+        finally:
+            self.admitted = outer
+
+    @contextmanager
+    def binding(self, indices: Iterable[Index]) -> Generator[None]:
+        """Inside, these indices run over all of their positions: a predicate outside on them does not reach there."""
+        outer = self.admitted
+        if outer is not None:
+            self.admitted = self.builder.fold("any", outer, frozenset(outer.axes).difference(indices))
         try:
             yield
         finally:
@@ -281,10 +292,11 @@ class Lowering:
 
     def _normalise(self, node: Normalise) -> Register:
         b, dtype = self.builder, dtypes.work(self.typing.of(node))
-        where = None if node.where is None else self.array(node.where)
-        options = tuple((name, b.cast(self.lower(option), dtype)) for name, option in node.options)
-        with self.under(where):
-            score = b.broadcast(self.array(node.score, dtype), node.free)
+        with self.binding(node.indices):
+            where = None if node.where is None else self.array(node.where)
+            options = tuple((name, b.cast(self.lower(option), dtype)) for name, option in node.options)
+            with self.under(where):
+                score = b.broadcast(self.array(node.score, dtype), node.free)
         arrays = [(name, option) for name, option in options if isinstance(option, Register)]
 
         def make(operands: list[Register]) -> Register:
@@ -302,10 +314,11 @@ class Lowering:
 
     def _top(self, node: Top) -> Register:
         b = self.builder
-        where = None if node.where is None else self.array(node.where)
-        with self.under(where):
-            body = b.broadcast(self.array(node.body), node.free)
-        count = self.lower(node.count)
+        with self.binding(node.indices):
+            where = None if node.where is None else self.array(node.where)
+            with self.under(where):
+                body = b.broadcast(self.array(node.body), node.free)
+            count = self.lower(node.count)
         return b.emit(Largest(b.register(body.axes, "bool"), node.indices, count, body, where))
 
     def _join(self, node: Concatenate) -> Register:

@@ -17,7 +17,7 @@ from tensorattn.kernel import Contract, Fold, IfFinite, Instruction, Kernel, Lar
 from tensorattn.lowering.blocking import blocked_rows, blocked_slices
 from tensorattn.lowering.doubling import doubled
 from tensorattn.lowering.flow import Flow
-from tensorattn.lowering.liveness import reads
+from tensorattn.lowering.liveness import makes, reads, without_dead
 from tensorattn.lowering.looping import RefusalError
 from tensorattn.lowering.narrowing import narrowed
 from tensorattn.lowering.online import Cluster
@@ -96,6 +96,7 @@ class _Pass:
         """The body with loops; `around`: the lengths of the tiles of the loops it stands in."""
         done: set[str] = set()
         while True:
+            body = without_dead(body, tuple(r for i in body for r in makes(i) if r.name in results))
             flow = Flow(body, results, sizes)
             target = self._target(flow, done)
             if target is None:
