@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tensorattn import backends
 from tensorattn.asking import Asked, Asking, fixed_kinds
 from tensorattn.checking import check_open
 from tensorattn.choosing import Choice, choose
-from tensorattn.errors import DTypeError
+from tensorattn.errors import DTypeError, PlanError
 from tensorattn.expanding import expand
 from tensorattn.extents import index_names, size_reads
 from tensorattn.guarding import Budget, chooser, guard, recogniser
@@ -19,6 +19,7 @@ from tensorattn.kinds import Case
 from tensorattn.plan import Plan
 from tensorattn.program import Program
 from tensorattn.rates import machine
+from tensorattn.rewriting.emptying import without_empty_sums
 from tensorattn.units import key_of
 from tensorattn.watching import PLAIN, RECORDED, TRACED, TRANSFORMED
 
@@ -32,6 +33,11 @@ class Request:
     sizes: Mapping[str, int]
     plan: Asking
     memory: int | None
+
+    def at(self, sizes: Mapping[str, int]) -> Request:
+        """The request at sizes some of which may be 0."""
+        empty = {name for name, size in sizes.items() if size == 0}
+        return replace(self, program=without_empty_sums(self.program, empty)) if empty else self
 
     def asked(self, *, budgeted: bool = True, traced: bool = False) -> Asked:
         """What a plan has to be. Raises: PlanError."""
@@ -97,7 +103,13 @@ def decide(request: Request, case: Case, rank: int, watched: str) -> tuple[Choic
 
     `rank`: how many axes `...` stands for. Raises: PlanError; BudgetError.
     """
-    chosen = choose(case, request.asked(traced=watched in (TRACED, PLAIN)))
+    asked = request.asked(traced=watched in (TRACED, PLAIN))
+    try:
+        chosen = choose(case, asked)
+    except PlanError:
+        if 0 not in (case.sizes or {}).values():
+            raise
+        chosen = choose(case, replace(asked, plan="auto", fixed={}))  # of empty sums nothing may be left to plan
     watching = watched not in ("", PLAIN) and request.plan != "dense"
     if not watching or not _is_worth(case, chosen, request, watched):
         return chosen, None
