@@ -33,7 +33,7 @@ from tensorattn.kernel import (
 from tensorattn.lowering.buffers import Room, places
 from tensorattn.lowering.layouts import repeating
 from tensorattn.lowering.liveness import makes, reads
-from tensorattn.lowering.views import BYTES, entries, is_view, size_in_bytes, viewed
+from tensorattn.lowering.views import BYTES, bytes_of, entries, is_view, size_in_bytes, viewed
 from tensorattn.parts import Literal, Register
 from tensorattn.records import FlashBack, Record, Slope
 from tensorattn.sizes import Size
@@ -209,15 +209,20 @@ def peaks(kernel: Kernel, body: tuple[Instruction, ...], library: str = "numpy",
 
     `start`: of a body without loops, the first instruction that is looked at.
     """
+    results = total(map(bytes_of, kernel.outputs))
+    return maximal([size - results for size in bytes_alive(kernel, body, library)[start:]])
+
+
+def bytes_alive(kernel: Kernel, body: tuple[Instruction, ...], library: str) -> list[Size]:
+    """Bytes alive at each instruction (of loops: of their bodies) and after the last one, the results among them."""
     owner = _owners(body, {}, {})
     last = _last_uses(body, owner, (output.register for output in kernel.outputs))
     alive, found = _alive(body, owner, last, {}, library)
     for output in kernel.outputs:
         copied = owner.get(output.register) is None or output.dtype != output.register.dtype
         if copied:
-            alive = alive + entries(i for axis in output.axes for i in axis) * BYTES[output.dtype]
-    results = total(entries(i for a in o.axes for i in a) * BYTES[o.dtype] for o in kernel.outputs)
-    return maximal([size - results for size in (*found[start:], alive)])
+            alive = alive + bytes_of(output)
+    return [*found, alive]
 
 
 Owners = dict[Register, "Register | None"]  # whose memory a register has; None: an input's
