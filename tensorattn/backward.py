@@ -41,7 +41,7 @@ def operator_cost(key: str) -> Cost:
     if back is None:
         return NOTHING
     kernel = back.planned("torch", _sizes(back))
-    found = kernel_cost(kernel, "torch")
+    found = kernel_cost(kernel, "torch", _sizes(back))
     return _added(found, kernel.outputs, total(map(bytes_of, made.outputs[made.saved.first :])))
 
 
@@ -74,7 +74,9 @@ def recorded_needs(draft: Draft, dtypes: Mapping[str, str]) -> int:
     kernel, start = recorded_pass(draft, dtypes)
     alive = bytes_alive(kernel, kernel.body, "torch")
     joined = joined_bonds(kernel)
-    forward = replace(kernel_cost(draft.kernel, "torch"), peaks=maximal([s.substitute(joined) for s in alive[:start]]))
+    forward = replace(
+        kernel_cost(draft.kernel, "torch", draft.sizes), peaks=maximal([s.substitute(joined) for s in alive[:start]])
+    )
     both = (cost.at(draft.sizes).peak_bytes for cost in (forward, recorded_cost(draft, dtypes)) if cost.peaks)
     return Budget.needed(max(both, default=0))
 

@@ -70,7 +70,7 @@ class Candidate:
 
     @cached_property
     def cost(self) -> Cost:
-        return kernel_cost(self.kernel, self.case.machine.library)
+        return kernel_cost(self.kernel, self.case.machine.library, self.sizes)
 
     @cached_property
     def seconds(self) -> float:
