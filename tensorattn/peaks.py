@@ -87,10 +87,9 @@ def _temporaries(instruction: Instruction | Record, stored: Mapping[Register, Ax
             return _accumulated_temporaries(instruction, library)
         case SegmentSum(source=source):  # positions, and floats in float64
             return entries(source.axes) * 16
-        case LogSumExp(source=source) if library == "torch":
-            return size_in_bytes(source) * 2 + entries(source.axes)
         case LogSumExp(source=source, where=where):
-            return size_in_bytes(source) * (2 + (where is not None))
+            torch = library == "torch"
+            return size_in_bytes(source) * (2 + (where is not None and not torch)) + entries(source.axes) * torch
         case Largest(source=source, where=where):
             return entries(source.axes) * (16 + 8 * (where is not None) + 8 * (library == "torch"))
         case CheckRange(out=out):
