@@ -18,15 +18,17 @@ from dataclasses import replace
 from tensorattn.adjoining import adjoint
 from tensorattn.cost import Cost, bytes_moved, exps, flops, joined_bonds, kernel_cost
 from tensorattn.dtypes import FLOATS
+from tensorattn.errors import BudgetError
+from tensorattn.guarding import Budget
 from tensorattn.kernel import Instruction, Kernel, Load, Output
 from tensorattn.kinds import Draft
 from tensorattn.lowering.liveness import makes
-from tensorattn.lowering.views import BYTES, entries, is_view, viewed
+from tensorattn.lowering.views import bytes_of, entries, is_view, viewed
 from tensorattn.parts import Register
-from tensorattn.peaks import maximal, peaks, total
+from tensorattn.peaks import bytes_alive, maximal, peaks, total
 from tensorattn.recording import Recorded, recorded
 from tensorattn.sizes import Size
-from tensorattn.units import stepped, unit
+from tensorattn.units import Unit, stepped, unit
 
 NOTHING = Cost(Size(), Size(), Size(), ())
 
@@ -35,15 +37,48 @@ def operator_cost(key: str) -> Cost:
     """Of the operator of a key, planned for torch and the sizes that it was made for."""
     made = unit(key)
     assert made.saved is not None
+    back = _backward(made)
+    if back is None:
+        return NOTHING
+    kernel = back.planned("torch", _sizes(back))
+    found = kernel_cost(kernel, "torch", _sizes(back))
+    return _added(found, kernel.outputs, total(map(bytes_of, made.outputs[made.saved.first :])))
+
+
+def _backward(made: Unit) -> Unit | None:
+    """The gradients of all float inputs from those of all outputs; None where there are none."""
+    assert made.saved is not None
     first = made.saved.first
     given = tuple(n < first and o.dtype in FLOATS for n, o in enumerate(made.outputs))
     wanted = tuple(name for name, there in zip(made.kernel.inputs, made.floats, strict=True) if there)
-    if not wanted or not any(given):
-        return NOTHING
-    back = unit(stepped(key, "adjoint", given, wanted))
-    kernel = back.planned("torch", Draft(back.plan, back.kernel).sizes)
-    found = kernel_cost(kernel, "torch")
-    return _added(found, kernel.outputs, total(map(_bytes, made.outputs[first:])))
+    return unit(stepped(made.key, "adjoint", given, wanted)) if wanted and any(given) else None
+
+
+def _sizes(made: Unit) -> dict[str, int]:
+    return Draft(made.plan, made.kernel).sizes
+
+
+def operator_needs(key: str) -> int:
+    """The bytes that the larger pass of the operator of a key has to be granted; more than its budget if none fits."""
+    made, found = unit(key), []
+    for step in filter(None, (made, _backward(made))):
+        try:
+            found.append(step.chosen("torch", _sizes(step)).peak + step.held.value(_sizes(step)))
+        except BudgetError as error:
+            found.append(error.least)
+    return max(found)
+
+
+def recorded_needs(draft: Draft, dtypes: Mapping[str, str]) -> int:
+    """The same of a kernel without loops that autograd records: what it keeps is there in both passes."""
+    kernel, start = recorded_pass(draft, dtypes)
+    alive = bytes_alive(kernel, kernel.body, "torch")
+    joined = joined_bonds(kernel)
+    forward = replace(
+        kernel_cost(draft.kernel, "torch", draft.sizes), peaks=maximal([s.substitute(joined) for s in alive[:start]])
+    )
+    both = (cost.at(draft.sizes).peak_bytes for cost in (forward, recorded_cost(draft, dtypes)) if cost.peaks)
+    return Budget.needed(max(both, default=0))
 
 
 def recorded_cost(draft: Draft, dtypes: Mapping[str, str]) -> Cost:
@@ -75,7 +110,7 @@ def _added(cost: Cost, terms: Iterable[Output], kept: Size = Size()) -> Cost:  #
     terms = list(terms)
     reads = Counter(term.name for term in terms)
     several = {t.name: t for t in terms if reads[t.name] > 1}.values()
-    sums = [(_entries(t) * (reads[t.name] - 1), _bytes(t) * (reads[t.name] - 1), _bytes(t)) for t in several]
+    sums = [(_entries(t) * (reads[t.name] - 1), bytes_of(t) * (reads[t.name] - 1), bytes_of(t)) for t in several]
     more = total(count for count, _, _ in sums)
     beside, both = total(rest for _, rest, _ in sums), total(rest + one for _, rest, one in sums)
     alive = [kept + size + beside for size in cost.peaks] + [kept + both]
@@ -85,10 +120,6 @@ def _added(cost: Cost, terms: Iterable[Output], kept: Size = Size()) -> Cost:  #
 
 def _entries(output: Output) -> Size:
     return entries(index for axis in output.axes for index in axis)
-
-
-def _bytes(output: Output) -> Size:
-    return _entries(output) * BYTES[output.dtype]
 
 
 def _owned(body: Iterable[Instruction], outputs: Iterable[Output]) -> set[Register]:

@@ -71,7 +71,7 @@ class Candidate:
 
     @cached_property
     def cost(self) -> Cost:
-        return kernel_cost(self.kernel, self.case.machine.library)
+        return kernel_cost(self.kernel, self.case.machine.library, self.sizes)
 
     @cached_property
     def seconds(self) -> float:
@@ -102,6 +102,8 @@ class Candidate:
     @cached_property
     def peak(self) -> int:
         """The bytes to be granted beyond inputs and outputs."""
+        if self.case.needs is not None:
+            return self.case.needs(self)
         return Budget.needed(self.cost.at(self.sizes).peak_bytes)
 
     @cached_property
@@ -224,10 +226,10 @@ def _normalisers(body: Iterable[Instruction]) -> Iterator[Normalised]:
 def _fitted(case: Case, recipe: Recipe, memory: int | None) -> Candidate | Refusal:
     """The candidate with the largest tiles that fit the budget; the smallest there are where none fits.
 
-    Where the smallest tiles change nothing, no other ones do.
+    Where the smallest tiles change nothing, no other ones do; while gradients are recorded, tiles are the operator's.
     """
     best = _made(case, recipe)
-    if isinstance(best, Refusal) or memory is None or best.peak <= memory or not recipe:
+    if isinstance(best, Refusal) or memory is None or best.peak <= memory or not recipe or case.needs is not None:
         return best
     least = _made(case, recipe, LEAST_TILE)
     if isinstance(least, Refusal) or least.kernel == best.kernel:
@@ -328,8 +330,12 @@ def _best(found: list[Candidate], asked: Asked, small: bool) -> tuple[Candidate,
     if not fitting:
         least = min(wanted, key=lambda c: c.peak)
         facts = [f"the smallest possible peak here: {least.peak:,} bytes beyond inputs and outputs ({least.name})"]
-        hint = f"memory={least.peak}"
-        raise BudgetError("E-BUDGET", f"no plan fits in {asked.memory:,} bytes", facts=facts, hint=hint)
+        if least.case.needs is not None:
+            facts.append("gradients are recorded, so that it is the larger one of both passes")
+        what, hint = f"no plan fits in {asked.memory:,} bytes", f"memory={least.peak}"
+        error = BudgetError("E-BUDGET", what, facts=facts, hint=hint)
+        error.least = least.peak
+        raise error
     if not asked.open:
         return fitting[0], "asked for"
     dense = next((c for c in fitting if not c.recipe), None)

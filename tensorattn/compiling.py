@@ -160,6 +160,8 @@ class Compiled(Described):
             key = tuple([_kind(v) for v in values])
         if self._batched:
             key = (*key, *[0 if type(v) in (int, float) else getattr(v, "ndim", 0) for v in values])
+        if watched != TRACED and (empty := _empty_axes(values)):
+            key = (*key, empty)
         watched = watched or recorder(values)
         return values, (*key, watched) if watched else key
 
@@ -174,7 +176,9 @@ class Compiled(Described):
         ranks = {n: v.ndim for n, v in arrays.items() if hasattr(v, "ndim")}
         device = next((backend.device_of(v) for v in values if hasattr(v, "ndim")), "cpu")
         watched = next((word for word in (RECORDED, TRANSFORMED) if word in key), "")
-        made = specialise(self._request, backend, dtypes, ranks, self._explain(values), watched, device)
+        sizes = self._explain(values)
+        request = self._request.at(sizes)
+        made = specialise(request, backend, dtypes, ranks, sizes, watched, device)
         if len(self._table) >= MOST_SPECIALISATIONS:
             self._table.clear()
         self._table[key] = made
@@ -310,6 +314,12 @@ def _own_code() -> type[Compiled]:
     call.__kwdefaults__ = original.__kwdefaults__
     call.__doc__ = original.__doc__
     return type("Compiled", (Compiled,), {"__slots__": (), "__call__": call, "__module__": __name__})
+
+
+def _empty_axes(values: tuple[Any, ...]) -> tuple[tuple[int, int], ...]:
+    """Which axes of which inputs are empty: sums over nothing have kernels of their own."""
+    axes = ((n, axis, size) for n, v in enumerate(values) for axis, size in enumerate(getattr(v, "shape", ())))
+    return tuple((n, axis) for n, axis, size in axes if type(size) is int and size == 0)  # else a symbol of a tracer
 
 
 def _kind(value: Any) -> Any:

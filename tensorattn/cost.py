@@ -6,15 +6,15 @@ of tiles are symbols of their own, `tile_nu` and `tiles_nu`, whose values follow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from functools import cached_property, partial
 from typing import Any
 
 from tensorattn.backends.limits import MOST_SCORES
 from tensorattn.dtypes import predicates
 from tensorattn.errors import BudgetError
+from tensorattn.flash import flashed, scored
 from tensorattn.ir import Affine, Index, Map, Tensor, walk
 from tensorattn.kernel import (
     Accumulate,
@@ -29,17 +29,18 @@ from tensorattn.kernel import (
     Normalised,
     Powers,
     SegmentSum,
+    Stream,
     Weigh,
 )
 from tensorattn.lowering import lower
 from tensorattn.lowering.liveness import makes, reads
 from tensorattn.lowering.views import entries, is_view, size_in_bytes
 from tensorattn.parts import Register, TileRule
-from tensorattn.peaks import BOND, KEYS, attended, peaks, total
+from tensorattn.peaks import BOND, KEYS, peaks, total
 from tensorattn.plan import Plan
 from tensorattn.program import Program
 from tensorattn.records import Added, FlashBack, Record, Slope, SoftmaxBack
-from tensorattn.rounds import Tiles, looped, placed, resolved, tiled, with_stretches, with_tiles
+from tensorattn.rounds import Tiles, looped, placed, resolved, straight, tiled, with_stretches, with_tiles
 from tensorattn.sizes import Size
 from tensorattn.windows import additions
 
@@ -175,8 +176,11 @@ def default_dtypes(program: Program) -> dict[str, str]:
     return found
 
 
-def kernel_cost(kernel: Kernel, library: str = "numpy") -> Cost:
-    """The cost of a kernel whose branches all take their fast side; `library`: whose temporaries count."""
+def kernel_cost(kernel: Kernel, library: str = "numpy", sizes: Mapping[str, int] | None = None) -> Cost:
+    """The cost of a kernel whose branches all take their fast side; `library`: whose temporaries count.
+
+    `sizes`: which width of an attention torch fills up to the other; where they are not known, none.
+    """
     body, found, stretches = tiled(kernel)
     means, most = resolved(stretches, "mean"), resolved(stretches, "most")
     found = with_stretches(found, means)
@@ -186,7 +190,10 @@ def kernel_cost(kernel: Kernel, library: str = "numpy") -> Cost:
             counts[n] = counts[n] + looped(count(instruction).substitute(means), around)
     tiles = list(found)
     if library == "numpy":  # whose attention runs over chunks of its keys
-        body = tuple(_by_keys(i, tiles) if isinstance(i, Attend) else i for i in body)
+        body = tuple(_by_keys(body, tiles))
+    else:
+        plain = tuple(flashed(straight(kernel.body), sizes))
+        body, *_ = tiled(replace(kernel, body=plain))
     joined = joined_bonds(kernel)
     counts = [count.substitute(joined) for count in counts]
     alive = tuple(dict.fromkeys(size.substitute(most).substitute(joined) for size in peaks(kernel, body, library)))
@@ -198,14 +205,25 @@ def joined_bonds(kernel: Kernel) -> dict[str, Size]:
     return {name: read for name, read in kernel.sizes if name.startswith(BOND) and isinstance(read, Size)}
 
 
-def _by_keys(attend: Attend, found: list[Tiles]) -> Attend:
-    """The attention over one chunk of its keys, with an index of its own for them."""
+def _by_keys(body: Iterable[Instruction], found: list[Tiles]) -> Iterator[Instruction]:
+    """The attentions, those in loops too, with one more index for a chunk of their keys."""
+    for made in body:
+        match made:
+            case Stream(body=inner):
+                yield replace(made, body=tuple(_by_keys(inner, found)))
+            case Attend():
+                yield _chunked(made, found)
+            case _:
+                yield made
+
+
+def _chunked(attend: Attend, found: list[Tiles]) -> Attend:
     number = "" if not found else str(len(found) + 1)
     length, count = f"{KEYS}{attend.group[0].name}{number}", f"chunks_{attend.group[0].name}{number}"
     rule = TileRule(MOST_SCORES, entries((*attend.batch, *attend.rows)))
     keys = entries(attend.group)
     found.append(Tiles(attend.group[0].name, length, count, keys, rule, keys))
-    return replace(attend, group=(Index(length),))
+    return replace(attend, group=(*attend.group, Index(length)))
 
 
 def flops(instruction: Instruction | Record) -> Size:
@@ -232,12 +250,6 @@ def flops(instruction: Instruction | Record) -> Size:
         case Added(out=out) | Slope(out=out):
             return entries(out.axes)
     return Size()
-
-
-def scored(attend: Attend) -> Size:
-    """The scores that an attention computes; a causal one, about half of them: every row up to its own position."""
-    whole = entries(attended(attend))
-    return (whole + entries((*attend.batch, *attend.rows))) * Fraction(1, 2) if attend.causal else whole
 
 
 def bytes_moved(instruction: Instruction | Record) -> Size:

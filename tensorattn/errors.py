@@ -77,7 +77,12 @@ class PlanError(TensorattnError):
 
 
 class BudgetError(PlanError):
-    """No plan within the memory asked for; the message names the smallest possible peak."""
+    """No plan within the memory asked for; the message names the smallest possible peak.
+
+    `least`: that peak in bytes, where plans were made.
+    """
+
+    least: int = 0
 
 
 class BackendError(TensorattnError):

@@ -167,7 +167,8 @@ class Normalised:
 
     kinds: `softmax` (stable; options `sink`: a register or literal added to the denominator as exp(sink)), `sparsemax`,
     `entmax` (option `alpha`), `l1norm` (option `eps`), `l2norm`. `where`: excluded entries are exactly 0, as are their
-    gradients. `origin`: the statement it was written in.
+    gradients. `origin`: the statement it was written in. `exposed`: predicates outside may exclude a whole row, so that
+    one that is no number carries no gradient.
     """
 
     out: Register
@@ -177,6 +178,7 @@ class Normalised:
     where: Register | None
     options: tuple[tuple[str, Operand], ...] = ()
     origin: str = field(default="", compare=False, repr=False)
+    exposed: bool = field(default=False, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tensorattn.factoring import factored
 from tensorattn.guarding import Reads
@@ -59,6 +59,7 @@ class Case:
 
     `sizes`: None where no plan may depend on them; those that are not among them are nominal. `base`: of the faster
     exponential of the back end. `recorded`: gradients are. `given`: the draft, where it is not that of the program.
+    `needs`: the bytes a candidate needs, where that is not a matter of its own kernel alone.
     """
 
     program: Program
@@ -70,6 +71,7 @@ class Case:
     base: str
     recorded: bool = False
     given: Draft | None = None
+    needs: Callable[[Any], int] | None = None
 
     def __post_init__(self) -> None:
         self.program = with_origins(self.program)

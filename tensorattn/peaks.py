@@ -6,9 +6,10 @@ and each instruction has the temporaries its code makes with one library or the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
-from tensorattn.backends.limits import MOST_SCORES
+from tensorattn.ir import Index
 from tensorattn.kernel import (
     Accumulate,
     Apply,
@@ -31,9 +32,9 @@ from tensorattn.kernel import (
 from tensorattn.lowering.buffers import Room, places
 from tensorattn.lowering.liveness import makes, reads
 from tensorattn.lowering.products import Axes, Product, neighbours, product
-from tensorattn.lowering.views import BYTES, entries, is_view, size_in_bytes, viewed
+from tensorattn.lowering.views import BYTES, bytes_of, entries, is_view, size_in_bytes, viewed
 from tensorattn.parts import Literal, Register
-from tensorattn.records import FlashBack, Record, Slope
+from tensorattn.records import Flash, FlashBack, Record, Slope
 from tensorattn.sizes import Size
 
 # What a function or a normaliser holds at once beside its result: arrays like it, and other bytes an entry. Measured.
@@ -42,8 +43,10 @@ TEMPORARIES = {
 }  # fmt: skip
 WEIGHT_TEMPORARIES = {"softmax": (0, 0), "l1norm": (2, 0), "l2norm": (2, 0), "sparsemax": (2, 10), "entmax": (4, 3)}
 THREE_HALVES_TEMPORARIES = (5, 19)
-# torch: functions are one call each; the normalisers make what gradients need
-TORCH_TEMPORARIES = {"softmax": (2, 1), "l1norm": (2, 3), "l2norm": (2, 3), "sparsemax": (4, 3), "entmax": (9, 4)}
+TORCH_FUNCTIONS = {
+    "silu": (1, 0), "gelu": (1, 1), "leaky_relu": (1, 1), "softplus": (2, 0), "sign": (1, 1), "uniform": (0, 16)
+}  # fmt: skip
+TORCH_TEMPORARIES = {"softmax": (0, 0), "l1norm": (2, 3), "l2norm": (2, 3), "sparsemax": (4, 3), "entmax": (9, 4)}
 SLOPE_TEMPORARIES = {"power": 2, "reciprocal": 2, "cos": 2, "sin": 1, "abs": 1, "sqrt": 1}
 BOND = "bond_"  # an index that stands for several bonds joined is named so
 KEYS = "keys_"  # an index that stands for a chunk of the keys of an attention is named so
@@ -54,22 +57,15 @@ def total(sizes: Iterable[Size]) -> Size:
     return sum(sizes, Size())
 
 
-def attended(instruction: Attend) -> Axes:
-    """The indices of the scores of an attention."""
-    return (*instruction.batch, *instruction.rows, *instruction.group)
-
-
 def _temporaries(instruction: Instruction | Record, stored: Mapping[Register, Axes], library: str) -> Size:
     """Bytes an instruction holds beside its operands and its result."""
     match instruction:
-        case Normalised(out=out, kind=kind, where=where, options=options) if library == "torch":
-            copies, others = TORCH_TEMPORARIES[kind]
-            more = (kind == "softmax" and "sink" in dict(options)) + (where is not None and kind != "softmax")
-            return size_in_bytes(out) * (copies + more) + entries(out.axes) * others
+        case Normalised() if library == "torch":
+            return _normalised_temporaries(instruction, stored)
         case Contract() if library == "torch":
             return _copies(instruction, stored) + _unbatched(instruction, stored)
         case Apply(out=out, function=function):
-            copies, others = TEMPORARIES.get(function, (0, 0))
+            copies, others = (TORCH_FUNCTIONS if library == "torch" else TEMPORARIES).get(function, (0, 0))
             return size_in_bytes(out) * copies + entries(out.axes) * others
         case Normalised(out=out, kind=kind, where=where, options=options):
             copies, others = WEIGHT_TEMPORARIES[kind]
@@ -82,7 +78,9 @@ def _temporaries(instruction: Instruction | Record, stored: Mapping[Register, Ax
         case Powers(out=out, where=where):
             return size_in_bytes(out) if where is not None else Size()
         case Attend():
-            return _attended_temporaries(instruction)
+            return _attended_temporaries(instruction, stored)
+        case Flash():
+            return _flash_temporaries(instruction, stored)
         case FlashBack() | Slope():
             return _recorded_temporaries(instruction)
         case Accumulate():
@@ -90,7 +88,8 @@ def _temporaries(instruction: Instruction | Record, stored: Mapping[Register, Ax
         case SegmentSum(source=source):  # positions, and floats in float64
             return entries(source.axes) * 16
         case LogSumExp(source=source, where=where):
-            return size_in_bytes(source) * (2 + (where is not None))
+            torch = library == "torch"
+            return size_in_bytes(source) * (2 + (where is not None and not torch)) + entries(source.axes) * torch
         case Largest(source=source, where=where):
             return entries(source.axes) * (16 + 8 * (where is not None) + 8 * (library == "torch"))
         case CheckRange(out=out):
@@ -98,6 +97,19 @@ def _temporaries(instruction: Instruction | Record, stored: Mapping[Register, Ax
         case Contract():
             return _copies(instruction, stored)
     return Size()
+
+
+def _normalised_temporaries(made: Normalised, stored: Mapping[Register, Axes]) -> Size:
+    """Of torch: admitted scores, scores brought into order, and what the formulas of the other kinds make."""
+    out, where = made.out, made.where is not None
+    copies, others = TORCH_TEMPORARIES[made.kind]
+    if made.kind == "softmax":
+        last = len(made.indices) == 1 or set(out.axes[-len(made.indices) :]) == set(made.indices)
+        ordered = last and stored[made.score] == made.score.axes
+        copies, others = (3, 1) if "sink" in dict(made.options) else (where + (not ordered), 0)
+    elif made.kind in ("sparsemax", "entmax"):
+        copies += where
+    return size_in_bytes(out) * copies + entries(out.axes) * others
 
 
 def _recorded_temporaries(instruction: FlashBack | Slope) -> Size:
@@ -123,15 +135,40 @@ def _accumulated_temporaries(instruction: Accumulate, library: str) -> Size:
     return found + size_in_bytes(out) * (len(instruction.windows) > 1)
 
 
-def _attended_temporaries(instruction: Attend) -> Size:
+def _attended_temporaries(instruction: Attend, stored: Mapping[Register, Axes]) -> Size:
     """The scores of a chunk of keys and where they are masked; the scaled query; what a chunk adds to the result."""
-    scores, out = attended(instruction), instruction.out
-    masked = instruction.where is not None or instruction.causal
-    each = BYTES[out.dtype]
-    query = entries((*instruction.batch, *instruction.rows, *instruction.bond))
-    chunk = any(index.name.startswith(KEYS) for index in instruction.group)
-    held = entries(scores) if chunk else Size.of(MOST_SCORES)
-    return held * (each + masked) + (query + entries(out.axes)) * each
+    i, each = instruction, BYTES[instruction.out.dtype]
+    masked = i.where is not None or i.causal
+    *group, chunk = i.group
+    scores, query = entries((*i.batch, *i.rows, chunk)), entries((*i.batch, *i.rows, *i.bond))
+    found = scores * (each + masked) + (query + entries(i.out.axes)) * each
+    for one, parts in ((i.query, (i.rows, i.bond)), (i.key, (group, i.bond)), (i.value, (group, i.values))):
+        found = found + _reshaped(one, parts, stored)
+    for one in (i.bias, i.where):
+        found = found + (Size() if one is None else _reshaped(one, (i.rows, group), stored))
+    return found
+
+
+def _flash_temporaries(instruction: Flash, stored: Mapping[Register, Axes]) -> Size:
+    """A block of scores of one thread, the log Σ exp, and where the values were widened a result of that width."""
+    i, each = instruction, BYTES[instruction.out.dtype]
+    rows = tuple(index for index in i.scores if index in i.query.axes and index not in i.batch)
+    group = tuple(index for index in i.scores if index not in (*i.batch, *rows))
+    found = (entries((*i.batch, *rows)) + i.held // 2) * each
+    if not set(i.width) <= set(i.out.axes):
+        found = found + entries((*i.batch, *rows, *i.width)) * each
+    for one in (i.query, i.key, i.value, *i.given):
+        found = found + _reshaped(one, (rows, group), stored)
+    return found
+
+
+def _reshaped(one: Register, groups: Iterable[Sequence[Index]], stored: Mapping[Register, Axes]) -> Size:
+    """The bytes of a copy with one dimension for each group of axes, filled up where some are missing; none where the
+    groups are neighbours in memory."""
+    shown = [tuple(group) for group in groups if any(index in one.axes for index in group)]
+    if all(neighbours(group, stored[one]) for group in shown):
+        return Size()
+    return entries((*one.axes, *(i for group in shown for i in group))) * BYTES[one.dtype]
 
 
 def _groups(step: Contract) -> tuple[Product, tuple[tuple[Register, Axes], tuple[Register, Axes]]]:
@@ -166,31 +203,58 @@ def _unbatched(step: Contract, stored: Mapping[Register, Axes]) -> Size:
         axes = tuple(i for i in stored[one] if i in (*batch, *rest, *inner))
         ordered = neighbours(rest, axes) and neighbours(inner, axes)
         kept, own = tuple(i for i in axes if i in batch), tuple(i for i in batch if i in axes)
-        if ordered and (axes[-1] in batch or kept != own or not neighbours(own, axes)):
+        if ordered and axes and (axes[-1] in batch or kept != own or not neighbours(own, axes)):
             total = total + size_in_bytes(one)
     return total
 
 
-def _stored(instruction: Instruction, stored: Mapping[Register, Axes]) -> dict[Register, Axes]:
+def _stored(instruction: Instruction, stored: Mapping[Register, Axes], library: str) -> dict[Register, Axes]:
     """The axes of the results in the order in which memory holds them."""
     made = makes(instruction)
     if isinstance(instruction, Stream) or len(made) != 1:
         return {each: each.axes for each in made}
-    return {made[0]: _layout(instruction, stored)}
+    return {made[0]: _layout(instruction, stored, library)}
 
 
-def _layout(instruction: Instruction, stored: Mapping[Register, Axes]) -> Axes:
+def _layout(instruction: Instruction, stored: Mapping[Register, Axes], library: str) -> Axes:
     out = instruction.out.axes  # type: ignore[union-attr]
     match instruction:
         case Contract():
             made, _ = _groups(instruction)
             return made.axes if made.inner else out
+        case Arrange(source=source, packed=False) if set(stored[source]) <= set(
+            out
+        ):  # an axis it lacks takes no memory
+            return stored[source]
+        case Normalised() if library == "torch":
+            return out
         case Normalised(score=source) | Cast(source=source) | Arrange(source=source, packed=False):
             return stored[source] if set(stored[source]) == set(out) else out
         case Apply(arguments=arguments):
-            whole = [a for a in arguments if isinstance(a, Register) and set(a.axes) == set(out)]
-            return stored.get(whole[0], whole[0].axes) if whole else out
+            return _woven(out, [stored.get(a, a.axes) for a in arguments if isinstance(a, Register)], library)
     return out
+
+
+def _woven(out: Axes, orders: Sequence[Axes], library: str) -> Axes:
+    """The order in which an operation entry by entry writes: axes swap where an operand has them the other way round.
+
+    The first operand with both decides in torch; in NumPy they swap where all of them want it.
+    """
+
+    def swap(slow: Index, fast: Index) -> bool | None:
+        turned = [o.index(fast) < o.index(slow) for o in orders if slow in o and fast in o]
+        return None if not turned else turned[0] if library == "torch" else all(turned)
+
+    found: list[Index] = []
+    for index in out:
+        at = len(found)
+        for place in reversed(range(len(found))):
+            turned = swap(found[place], index)
+            if turned is False:
+                break
+            at = place if turned else at
+        found.insert(at, index)
+    return tuple(found)
 
 
 def peaks(kernel: Kernel, body: tuple[Instruction, ...], library: str = "numpy", *, start: int = 0) -> tuple[Size, ...]:
@@ -198,15 +262,20 @@ def peaks(kernel: Kernel, body: tuple[Instruction, ...], library: str = "numpy",
 
     `start`: of a body without loops, the first instruction that is looked at.
     """
+    results = total(map(bytes_of, kernel.outputs))
+    return maximal([size - results for size in bytes_alive(kernel, body, library)[start:]])
+
+
+def bytes_alive(kernel: Kernel, body: tuple[Instruction, ...], library: str) -> list[Size]:
+    """Bytes alive at each instruction (of loops: of their bodies) and after the last one, the results among them."""
     owner = _owners(body, {}, {})
     last = _last_uses(body, owner, (output.register for output in kernel.outputs))
     alive, found = _alive(body, owner, last, {}, library)
     for output in kernel.outputs:
         copied = owner.get(output.register) is None or output.dtype != output.register.dtype
         if copied:
-            alive = alive + entries(i for axis in output.axes for i in axis) * BYTES[output.dtype]
-    results = total(entries(i for a in o.axes for i in a) * BYTES[o.dtype] for o in kernel.outputs)
-    return maximal([size - results for size in (*found[start:], alive)])
+            alive = alive + bytes_of(output)
+    return [*found, alive]
 
 
 Owners = dict[Register, "Register | None"]  # whose memory a register has; None: an input's
@@ -244,6 +313,7 @@ def _alive(
     last: Mapping[Register, int],
     stored: dict[Register, Axes],
     library: str,
+    placed: Mapping[str, Room | Register] = MappingProxyType({}),
 ) -> tuple[Size, list[Size]]:
     """Bytes alive after a body, and at each of its instructions; `stored` gathers how registers lie in memory."""
     alive, found = Size(), []
@@ -251,10 +321,18 @@ def _alive(
         alive = alive + total(size_in_bytes(made) for made in makes(instruction) if owner[made] == made)
         if isinstance(instruction, Stream):
             found += [alive + inner for inner in _in_stream(instruction, owner, stored, library)]
-        stored.update(_stored(instruction, stored))
+        stored.update(_stored(instruction, stored, library))
+        if not isinstance(instruction, Contract):  # which fills a room in the order of its product
+            stored.update({r: _placed(r, placed, stored) for r in makes(instruction) if r.name in placed})
         found.append(alive + _temporaries(instruction, stored, library))
         alive = alive - total(size_in_bytes(root) for root, end in last.items() if end == place)
     return alive, found
+
+
+def _placed(register: Register, placed: Mapping[str, Room | Register], stored: Mapping[Register, Axes]) -> Axes:
+    """The order of what is written to given memory: that of its own axes, or that of an operand."""
+    place = placed[register.name]
+    return register.axes if isinstance(place, Room) else stored.get(place, register.axes)
 
 
 def _in_stream(stream: Stream, outer: Owners, stored: Mapping[Register, Axes], library: str) -> list[Size]:
@@ -264,7 +342,7 @@ def _in_stream(stream: Stream, outer: Owners, stored: Mapping[Register, Axes], l
     owner = _owners(body, {**outer, **{carry.state: carry.state for carry in stream.carry}}, placed.of)
     last = _last_uses(body, owner, (*stream.merged, *(stack.part for stack in stream.stacked)))
     layouts = {**stored, **{carry.state: carry.state.axes for carry in stream.carry}}
-    return [rooms + size for size in _alive(body, owner, last, layouts, library)[1]]
+    return [rooms + size for size in _alive(body, owner, last, layouts, library, placed.of)[1]]
 
 
 def maximal(sizes: list[Size]) -> tuple[Size, ...]:

@@ -17,10 +17,11 @@ from math import inf
 from types import MappingProxyType
 
 from tensorattn.cost import bytes_moved, exps, flops
+from tensorattn.flash import attended
 from tensorattn.kernel import Accumulate, Attend, Contract, Instruction, Kernel, LogSumExp, Normalised, Weigh
 from tensorattn.lowering.liveness import makes, reads
 from tensorattn.lowering.views import BYTES, entries, is_view, size_in_bytes
-from tensorattn.peaks import attended, total
+from tensorattn.peaks import total
 from tensorattn.rounds import Tiles, placed, resolved, tiled, with_stretches, with_tiles
 from tensorattn.sizes import Size
 from tensorattn.windows import additions

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import inf, prod
+from math import inf
 from typing import Any
 
 from tensorattn.adjoining import Sweep, activity
 from tensorattn.adjoining.emitting import Emitter
 from tensorattn.adjoining.rules import Terms, terms
-from tensorattn.cost import OF_VALUES, scored
-from tensorattn.ir import Index
+from tensorattn.cost import OF_VALUES
+from tensorattn.flash import fused
 from tensorattn.kernel import Apply, Attend, Contract, Instruction, Kernel, Load, LogSumExp, Normalised, Powers
 from tensorattn.lowering.liveness import reads
 from tensorattn.lowering.looping import RefusalError
@@ -23,9 +23,6 @@ from tensorattn.records import Added, Flash, FlashBack, Slope, SoftmaxBack, Wide
 from tensorattn.rounds import straight
 
 LOWEST = Literal(-inf)
-# of the backward pass of the attention kernel: with so many rows or more, how many it takes at once; and keys at most
-BLOCKS = ((768, 256), (192, 64), (0, 32))
-KEYS_AT_ONCE = 512
 
 
 def recorded(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[Instruction, ...]:
@@ -58,7 +55,7 @@ def _written(e: Emitter, made: Instruction, live: frozenset[str], sizes: Mapping
         case Attend(bias=bias, lse=lse) if lse is not None or (bias is not None and bias.name in live):
             _plain(e, made)
         case Attend():
-            _fused(e, made, sizes)
+            fused(e, made, sizes)
         case _:
             e.body.append(made)
     return iter(e.body)
@@ -171,29 +168,6 @@ def _admitted(e: Emitter, made: Attend) -> Register | None:
     (row,), (key,) = made.rows, made.group
     below = e.apply("less_equal", e.iota(key), e.iota(row), dtype="bool", like=(row, key))
     return below if made.where is None else e.apply("and", made.where, below, dtype="bool")
-
-
-def _fused(e: Emitter, made: Attend, sizes: Mapping[str, int]) -> None:
-    """The attention with its mask as one array of floats, and its operands in one width."""
-    mask = made.bias
-    if made.where is not None:
-        mask = e.select(made.where, mask or Literal(0.0), LOWEST, made.out.dtype)
-    query, key, value, width = made.query, made.key, made.value, made.values
-    bond, values, rows, keys = (
-        prod(sizes[i.name] for i in axes) for axes in (made.bond, made.values, made.rows, made.group)
-    )
-    if bond < values:
-        query, key = (_widened(e, x, made.bond, made.values) for x in (query, key))
-    elif values < bond:
-        value, width = _widened(e, value, made.values, made.bond), made.bond
-    block = next(block for least, block in BLOCKS if rows >= least)
-    scores, held = (*made.batch, *made.rows, *made.group), 2 * block * min(keys, KEYS_AT_ONCE)
-    e.body.append(Flash(made.out, query, key, value, mask, made.batch, scores, scored(made), width, held))  # type: ignore[arg-type]
-
-
-def _widened(e: Emitter, x: Register, width: tuple[Index, ...], to: tuple[Index, ...]) -> Register:
-    rest = (i for i in x.axes if i not in width)
-    return e.emit(Widened(e.register((*rest, *to), x.dtype), x))  # type: ignore[arg-type]
 
 
 # The backward pass ------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ class Flash:
     """torch's attention kernel on operands of one `width`, the mask as floats.
 
     `count`: the scores that it computes. `held`: the weights that one thread of its backward pass holds, with their
-    cotangents, in entries.
+    cotangents, in entries. `given`: what the mask is made of.
     """
 
     out: Register
@@ -28,6 +28,7 @@ class Flash:
     count: Size
     width: tuple[Index, ...]
     held: int
+    given: tuple[Register, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from tensorattn import backends
 from tensorattn.asking import Asked, Asking, fixed_kinds
+from tensorattn.backward import operator_needs, recorded_needs
 from tensorattn.checking import check_open
-from tensorattn.choosing import Choice, choose
-from tensorattn.errors import DTypeError
+from tensorattn.choosing import Candidate, Choice, choose
+from tensorattn.errors import DTypeError, PlanError
 from tensorattn.expanding import expand
 from tensorattn.extents import index_names, size_reads
-from tensorattn.guarding import Budget, chooser, guard, recogniser
+from tensorattn.guarding import Budget, Limit, chooser, guard, recogniser
 from tensorattn.ir import BATCH, Index
-from tensorattn.kinds import Case
+from tensorattn.kinds import Case, Draft
 from tensorattn.plan import Plan
 from tensorattn.program import Program
 from tensorattn.rates import machine
+from tensorattn.rewriting.emptying import without_empty_sums
+from tensorattn.sizes import Size
 from tensorattn.units import key_of
 from tensorattn.watching import PLAIN, RECORDED, TRACED, TRANSFORMED
 
@@ -32,6 +36,11 @@ class Request:
     sizes: Mapping[str, int]
     plan: Asking
     memory: int | None
+
+    def at(self, sizes: Mapping[str, int]) -> Request:
+        """The request at sizes some of which may be 0."""
+        empty = {name for name, size in sizes.items() if size == 0}
+        return replace(self, program=without_empty_sums(self.program, empty)) if empty else self
 
     def asked(self, *, budgeted: bool = True, traced: bool = False) -> Asked:
         """What a plan has to be. Raises: PlanError."""
@@ -80,11 +89,15 @@ def specialise(
     chosen, key = decide(request, case, rank, watched)
     scalars = frozenset(n for n in program.inputs if n not in ranks)
     budget = None
+    limits = chosen.limits
     if request.memory is not None and sizes is not None:
-        budget = Budget(chosen.chosen.cost, request.memory)
+        if case.needs is None:
+            budget = Budget(chosen.chosen.cost, request.memory)
+        else:  # no more than what was decided for
+            limits += tuple(Limit(Size.of(name), size + 1, above=False) for name, size in sizes.items())
     return Specialisation(
         fits=guard(program, reads, scalars, backend),
-        holds=chooser(chosen.plan, program, chosen.kernel.sizes, scalars, chosen.limits, budget),
+        holds=chooser(chosen.plan, program, chosen.kernel.sizes, scalars, limits, budget),
         facts=recogniser(program, scalars, backend),
         run=_built(backend, chosen) if key is None else _operation(backend, key, program, scalars),
         store=backend.store,
@@ -95,14 +108,29 @@ def specialise(
 def decide(request: Request, case: Case, rank: int, watched: str) -> tuple[Choice, str | None]:
     """The plan of a call that is watched so, and the key of the operator where that is what runs.
 
-    `rank`: how many axes `...` stands for. Raises: PlanError; BudgetError.
+    `rank`: how many axes `...` stands for. Raises: PlanError; BudgetError, where gradients are recorded also if the
+    backward pass would be over the budget.
     """
-    chosen = choose(case, request.asked(traced=watched in (TRACED, PLAIN)))
+    if watched == RECORDED and request.memory is not None:
+        case.needs = partial(_needed, request, case, rank)
+    asked = request.asked(traced=watched in (TRACED, PLAIN))
+    try:
+        chosen = choose(case, asked)
+    except PlanError:
+        if 0 not in (case.sizes or {}).values():
+            raise
+        chosen = choose(case, replace(asked, plan="auto", fixed={}))  # of empty sums nothing may be left to plan
     watching = watched not in ("", PLAIN) and request.plan != "dense"
-    if not watching or not _is_worth(case, chosen, request, watched):
+    if not watching or not _is_worth(case, chosen.chosen, request, watched):
         return chosen, None
-    halved = chosen.plan.program != case.dense.plan.program  # only loops change it: over ordered tuples
-    return chosen, _operator(request, case, rank, _ratios(request, chosen), halved=halved)
+    return chosen, _operator(request, case, rank, chosen.chosen)
+
+
+def _needed(request: Request, case: Case, rank: int, candidate: Candidate) -> int:
+    """The bytes that the larger pass of a candidate has to be granted while gradients are recorded."""
+    if request.plan != "dense" and _is_worth(case, candidate, request, RECORDED):
+        return operator_needs(_operator(request, case, rank, candidate))
+    return recorded_needs(Draft(candidate.plan, candidate.kernel), case.dtypes)
 
 
 def _built(backend: backends.Backend, chosen: Choice) -> Callable[..., tuple[Any, ...]]:
@@ -115,8 +143,9 @@ def _operation(
     return backend.operation(key, tuple(n in scalars for n in program.inputs))
 
 
-def _operator(request: Request, case: Case, rank: int, ratios: Sequence[str] | None, *, halved: bool) -> str:
+def _operator(request: Request, case: Case, rank: int, candidate: Candidate) -> str:
     """The key of the program as one operator with all its derivatives."""
+    halved = candidate.plan.program != case.dense.plan.program  # only loops change it: over ordered tuples
     plan = request.plan
     if plan == "factored":
         plan = "dense"  # what no ratio takes
@@ -124,25 +153,25 @@ def _operator(request: Request, case: Case, rank: int, ratios: Sequence[str] | N
         plan = "auto"
     return key_of(
         request.program, request.outputs, request.sizes, case.dtypes, rank, case.sizes, plan, request.memory,
-        halved=halved, ratios=ratios,
+        halved=halved, ratios=_ratios(request, candidate),
     )  # fmt: skip
 
 
-def _ratios(request: Request, chosen: Choice) -> Sequence[str] | None:
+def _ratios(request: Request, candidate: Candidate) -> Sequence[str] | None:
     """The statements whose reductions are factored: those asked for, else those chosen."""
-    taken = dict(chosen.chosen.recipe).get("factored", ())
+    taken = dict(candidate.recipe).get("factored", ())
     if request.plan == "factored" or taken is None:
         return None
     return sorted({*taken, *(name for name, kind in request.asked().fixed.items() if kind == "factored")})
 
 
-def _is_worth(case: Case, chosen: Choice, request: Request, watched: str) -> bool:
+def _is_worth(case: Case, candidate: Candidate, request: Request, watched: str) -> bool:
     """Whether the operator runs, which makes weights again for derivatives and costs more than a small call."""
     if watched == RECORDED:
-        return any(kind == "streamed" for kind, _ in chosen.chosen.recipe) or chosen.chosen.sliced is not None
+        return any(kind == "streamed" for kind, _ in candidate.recipe) or candidate.sliced is not None
     if not case.weights:
         return False
-    small = watched == TRANSFORMED and request.plan == "auto" and not chosen.chosen.recipe
+    small = watched == TRANSFORMED and request.plan == "auto" and not candidate.recipe
     return not small
 
 

@@ -18,14 +18,14 @@ from tensorattn.adjoining import adjoint, gradient_names
 from tensorattn.adjoining.batching import batched
 from tensorattn.adjoining.saving import Saved, saving
 from tensorattn.asking import Asked
-from tensorattn.choosing import choose
+from tensorattn.choosing import LEAST_TILE, Candidate, choose
 from tensorattn.dtypes import FLOATS
-from tensorattn.errors import PlanError
+from tensorattn.errors import BudgetError, PlanError
 from tensorattn.expanding import expand
 from tensorattn.extents import size_reads
 from tensorattn.factoring import factored
 from tensorattn.ir import Index
-from tensorattn.kernel import Kernel, Load, Output
+from tensorattn.kernel import Attempt, Kernel, Load, Output
 from tensorattn.kinds import Case, Draft
 from tensorattn.lowering import lower
 from tensorattn.lowering.attempts import attempts_streamed, with_loads_before
@@ -33,6 +33,7 @@ from tensorattn.lowering.layouts import laid_out
 from tensorattn.lowering.rescaling import rebased
 from tensorattn.lowering.streaming import opened
 from tensorattn.lowering.unifying import unified
+from tensorattn.lowering.views import bytes_of
 from tensorattn.plan import Plan
 from tensorattn.planning import plan as make_plan
 from tensorattn.program import Program
@@ -42,6 +43,8 @@ from tensorattn.rewriting.fusing import with_origins
 from tensorattn.sizes import Axis, Quotient, Size, SizeRead
 
 MOST_UNITS = 1024
+NOTHING = Size()
+TILES = (None, 1 << 18, 1 << 16, 1 << 14, LEAST_TILE)  # entries of a tile of a ratio that are tried within a budget
 MOST_FUNCTIONS = 32  # plans for other sizes that one unit keeps
 Step = tuple[str, tuple[Any, ...]]
 
@@ -52,7 +55,8 @@ class Unit:
 
     `saved`: what a softmax leaves for its derivatives, as outputs after those of the program; None where there is no
     softmax left. `gradients`: of an adjoint, the input of which each output is a cotangent; of a tangent, the number of
-    the output of which it is one. `takes`: the input of which each of the last inputs of a tangent is one.
+    the output of which it is one. `takes`: the input of which each of the last inputs of a tangent is one. `held`: the
+    bytes beside what its kernel takes, of what was saved, and of the sums of what one input gets in several places.
     """
 
     key: str
@@ -63,6 +67,7 @@ class Unit:
     saved: Saved | None = None
     gradients: tuple[Any, ...] = ()
     takes: tuple[str, ...] = ()
+    held: Size = NOTHING
     _functions: dict[Any, Callable[..., tuple[Any, ...]]] = field(default_factory=dict)
 
     @cached_property
@@ -107,15 +112,32 @@ class Unit:
 
     def planned(self, backend: str, sizes: Mapping[str, int], device: str = "cpu") -> Kernel:
         """The kernel with the loops that pay at these sizes. Raises: BudgetError."""
+        return self.chosen(backend, sizes, device).kernel
+
+    def chosen(self, backend: str, sizes: Mapping[str, int], device: str = "cpu") -> Candidate:
+        """The plan, within the budget less what is held beside it. Raises: BudgetError."""
+        held, asked, tiles = self.held.value(sizes), self.asked, TILES[:1]
+        if asked.memory is not None:
+            asked = replace(asked, memory=max(asked.memory - held, 0))
+            tiles = TILES if any(isinstance(i, Attempt) for i in self.kernel.body) else tiles
+        refused: list[PlanError] = []
+        for plan in dict.fromkeys((asked.plan, "auto")):  # a derivative may have nothing left of that kind
+            for tile in tiles:
+                try:
+                    return choose(self._case(backend, sizes, device, tile), replace(asked, plan=plan)).chosen
+                except PlanError as error:
+                    refused.append(error)
+        least = min((e for e in refused if isinstance(e, BudgetError)), key=lambda e: e.least)
+        least.least += held
+        raise least
+
+    def _case(self, backend: str, sizes: Mapping[str, int], device: str, tile: int | None) -> Case:
+        """What is planned, with ratios in tiles of so many entries."""
         plan = replace(self.plan, nominal=tuple(sizes.items()))
         base = backends.get(backend).exponential_base()
         on = machine(backend, base, device)
-        draft = Draft(plan, attempts_streamed(rebased(self.kernel, base), sizes, base))
-        case = Case(plan.program, plan.outputs, self.dtypes, self.kernel.sizes, sizes, on, base, given=draft)
-        try:
-            return choose(case, self.asked).kernel
-        except PlanError:  # a derivative may have nothing left of that kind
-            return choose(case, replace(self.asked, plan="auto")).kernel
+        draft = Draft(plan, attempts_streamed(rebased(self.kernel, base), sizes, base, tile))
+        return Case(plan.program, plan.outputs, self.dtypes, self.kernel.sizes, sizes, on, base, given=draft)
 
 
 def _size(read: SizeRead, shapes: Mapping[str, Sequence[int]], sizes: Mapping[str, Any]) -> Any:
@@ -217,7 +239,14 @@ def _adjoint(of: Unit, given: Sequence[bool], wanted: Sequence[str]) -> Unit:
     dtypes |= {n: o.dtype for n, o in zip(kernel.inputs[len(kernel.inputs) - len(known) :], known, strict=True)}
     gradients = tuple(gradient_names(of.kernel, wanted))
     asked = replace(of.asked, plan=of.asked.plan if of.asked.plan in ("streamed", "dense") else "auto")
-    return replace(of, kernel=kernel, dtypes=dtypes, saved=None, gradients=gradients, asked=asked)
+    held = _held(() if of.saved is None else of.outputs[of.saved.first :], kernel.outputs)
+    return replace(of, kernel=kernel, dtypes=dtypes, saved=None, gradients=gradients, asked=asked, held=held)
+
+
+def _held(saved: Sequence[Output], terms: Sequence[Output]) -> Size:
+    """What lies beside a backward pass: what was saved, and the second and later terms of the gradient of an input."""
+    later = [term for n, term in enumerate(terms) if any(term.name == other.name for other in terms[:n])]
+    return sum(map(bytes_of, (*saved, *later)), Size())
 
 
 def _tangent(of: Unit, given: Sequence[bool]) -> Unit:

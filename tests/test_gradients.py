@@ -354,7 +354,9 @@ REFUSED = [
             "E-GRAD: the gradient of `A` would be a sum over `...`, which the notation has not\n"
             "   1 | y^<... i> = x^<... j> A_<i j>\n                             ^^^^^^^\n"
             "  `A` has no `...`: the same numbers serve every batch entry\n"
-            "  help: write the batch axes as indices with names, e.g. b in the place of `...`"
+            "  `...` stands for axes whose number is not known, and is never summed\n"
+            "  help: write the batch axes as indices with names, e.g. b in the place of `...`; or give `A` the `...` "
+            "as well, broadcast it at the call, and sum its gradient over these axes"
         ),
     ),
 ]
@@ -368,6 +370,20 @@ def test_what_is_refused(asked: tuple[str, object, str | None], message: str) ->
 
 
 # The command line -----------------------------------------------------------------------------------------------------
+
+
+def test_both_ways_around_a_sum_over_the_batch() -> None:
+    """That the message names: a named axis, and `...` for the shared input, too."""
+    given = normal(q=(2, 3, 4), K=(5, 4), V=(5, 6), dy=(2, 3, 6))
+    tensors = {name: torch.tensor(array, requires_grad=True) for name, array in given.items()}
+    y = torch.softmax(tensors["q"] @ tensors["K"].T, -1) @ tensors["V"]
+    wanted = torch.autograd.grad(y, tensors["K"], tensors["dy"].detach())[0].numpy()
+    text = "y_<{} m n> = softmax[k](q_<{} m i> {}) V_<k n>"
+    named = ta.compile(ta.grad(text.format("b", "b", "K_<k i>"), "K"))
+    np.testing.assert_allclose(named(given), wanted, atol=1e-12)
+    spread = ta.compile(ta.grad(text.format("...", "...", "K_<... k i>"), "K"))
+    found = spread(given | {"K": np.broadcast_to(given["K"], (2, 5, 4))})
+    np.testing.assert_allclose(found.sum(0), wanted, atol=1e-12)
 
 
 def test_the_command_prints_the_program() -> None:

@@ -6,6 +6,7 @@ Sources: softmax, sparsemax (Martins and Astudillo 2016, eq. 14), entmax (Peters
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tensorattn.adjoining.emitting import Emitter
 from tensorattn.adjoining.functions import made_of
@@ -16,7 +17,26 @@ from tensorattn.parts import Literal, Operand, Register
 
 
 def normalised(e: Emitter, made: Normalised, bar: Register) -> Iterator[tuple[Register, Register]]:
-    """What the cotangent of the weights gives to the score and to the options."""
+    """What the cotangent of the weights gives to the score and to the options; to those of an exposed row that is no
+    number, nothing."""
+    if not made.exposed:
+        yield from _by_kind(e, made, bar)
+        return
+    finite = e.apply("isfinite", made.out, dtype="bool", like=made.score.axes)
+    tame, score = e.fold("all", finite, made.indices), made.score
+    if any(isinstance(option, Register) for _, option in made.options):
+        bar = e.select(tame, bar, Literal(0.0), bar.dtype)
+        made = replace(
+            made,
+            out=e.select(tame, made.out, Literal(0.0), made.out.dtype),
+            score=e.select(tame, made.score, Literal(1.0), made.out.dtype),
+        )
+    for operand, term in _by_kind(e, made, bar):
+        own = operand == made.score
+        yield (score, e.select(tame, term, Literal(0.0), term.dtype)) if own else (operand, term)
+
+
+def _by_kind(e: Emitter, made: Normalised, bar: Register) -> Iterator[tuple[Register, Register]]:
     options = dict(made.options)
     match made.kind:
         case "softmax":

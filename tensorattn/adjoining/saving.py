@@ -20,11 +20,15 @@ KEPT = ("max", "min")  # folds whose result their derivative needs
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A softmax whose weights are summed away: the log Σ exp of its scores, its sink, its results."""
+    """A softmax whose weights are summed away: the log Σ exp of its scores, its sink, its results.
+
+    `exposed`: predicates outside may exclude all of a row with NaN, which then has results and no gradient.
+    """
 
     logarithm: Register
     sink: Operand | None
     results: tuple[Register, ...]
+    exposed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,8 @@ def saving(kernel: Kernel) -> tuple[Kernel, Saved]:
         logarithm = known[0] if known else Register(f"{made.out.name}lse", cluster.free, made.out.dtype)
         if not known:
             body.append(LogSumExp(logarithm, made.score, made.where))
-        clusters[made.out.name] = Weights(logarithm, dict(made.options).get("sink"), tuple(cluster.results))
+        sink, results = dict(made.options).get("sink"), tuple(cluster.results)
+        clusters[made.out.name] = Weights(logarithm, sink, results, made.exposed)
         kept |= {r.name: r for r in (logarithm, *cluster.results)}
     outputs = list(kernel.outputs)
     places = [_place(outputs, r) for r in kept.values()]
@@ -103,6 +108,12 @@ def _place(outputs: list[Output], register: Register) -> int:
             return number
     outputs.append(Output(f"{SAVED} {len(outputs)}", register, axes, register.dtype))
     return len(outputs) - 1
+
+
+def _finite(e: Emitter, value: Register) -> Register:
+    """With 0 where it is no finite number."""
+    finite = e.apply("isfinite", value, dtype="bool", like=value.axes)
+    return e.select(finite, value, Literal(0.0), value.dtype)
 
 
 def total(e: Emitter, weights: Weights) -> Register:
@@ -128,14 +139,20 @@ def weighted(
     """s̄ = W (W̄ − Σ R̄·R) and what the sink gets; what L̄ gives is the rule of log Σ exp."""
     dtype, free = made.out.dtype, weights.logarithm.axes
     bars = [(r, of(r)) for r in weights.results]
-    parts = [e.pulled([b, r], r.axes, free) for r, b in bars if b is not None]
+    parts = [e.pulled([b, _finite(e, r) if weights.exposed else r], r.axes, free) for r, b in bars if b is not None]
     mean = e.total(parts, free)
     less = e.apply("subtract", bar, mean, dtype=dtype, like=made.score.axes)
     found = e.apply("multiply", made.out, less, dtype=dtype, like=made.score.axes)
-    yield made.score, found if made.where is None else e.select(made.where, found, Literal(0.0), dtype)
-    if isinstance(weights.sink, Register):
+    where, none = made.where, None
+    if weights.exposed or isinstance(weights.sink, Register):
         whole = total(e, weights)
         none = e.apply("equal", whole, Literal(-inf), dtype="bool")
+    if weights.exposed:
+        tame = e.apply("isfinite", whole, dtype="bool")
+        none = e.apply("not", tame, dtype="bool")
+        where = tame if where is None else e.apply("and", where, tame, dtype="bool", like=made.score.axes)
+    yield made.score, found if where is None else e.select(where, found, Literal(0.0), dtype)
+    if isinstance(weights.sink, Register):
         less = e.apply("subtract", weights.sink, e.select(none, Literal(0.0), whole, dtype), dtype=dtype)
         share = e.select(none, Literal(0.0), e.apply("exp", less, dtype=dtype), dtype)
         yield weights.sink, e.pulled([mean, share, Literal(-1.0)], free, weights.sink.axes)

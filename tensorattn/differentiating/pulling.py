@@ -234,8 +234,12 @@ class Pull:
             f"the gradient of `{leaf.name}` would be a sum over `...`, which the notation has not",
             source=self.book.program.source if leaf.span else None,
             spans=_spans(leaf),
-            facts=[f"`{leaf.name}` has no `...`: the same numbers serve every batch entry"],
-            hint="write the batch axes as indices with names, e.g. b in the place of `...`",
+            facts=[
+                f"`{leaf.name}` has no `...`: the same numbers serve every batch entry",
+                "`...` stands for axes whose number is not known, and is never summed",
+            ],
+            hint="write the batch axes as indices with names, e.g. b in the place of `...`; or give "
+            f"`{leaf.name}` the `...` as well, broadcast it at the call, and sum its gradient over these axes",
         )
 
 

@@ -158,6 +158,8 @@ class _Steps:
         steps = _Steps(branch.fast, self.found, self.free)
         steps.escape({steps.of(branch.out)})
         steps.place()
+        if isinstance(self.found.of.get(branch.out.name), Register):  # which the other side does not make
+            del self.found.of[branch.out.name]
 
 
 def _sources(instruction: Instruction) -> Iterator[Register]:

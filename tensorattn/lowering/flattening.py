@@ -282,7 +282,7 @@ class _Flat:
             steps += self._total(lse, "l")
             total = steps[-1].out  # type: ignore[union-attr]
             done = make("d", attend.out.axes)
-            steps += quotients(make, [done], (lse, total, [attend.out]), sink, "e")
+            steps += quotients(make, [done], (lse, total, [attend.out]), sink, "e").steps
         return steps + self._result(steps[-1].out, copier)  # type: ignore[union-attr]
 
     def _total(self, lse: Register, word: str) -> list[Instruction]:
@@ -313,7 +313,7 @@ class _Flat:
         carry = (Carry(greatest[0], -inf, greatest[1]), Carry(total[0], 0, total[1]), Carry(state, 0, part))
         stream = Stream(axis, Size.of(axis.name), self._tile(axis), body, carry, tuple(merging), tuple(merged))
         sink, done = dict(self.weights.options).get("sink"), make("d", part.axes)
-        steps = [stream, *quotients(make, [done], (greatest[0], total[0], [state]), sink, "e")]
+        steps = [stream, *quotients(make, [done], (greatest[0], total[0], [state]), sink, "e").steps]
         return steps + self._result(done, copier)
 
     def _tile(self, axis: Index) -> TileRule:

@@ -6,6 +6,7 @@ Source: Milakov and Gimelshein 2018 (online softmax).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from math import inf
 
 from tensorattn.ir import Index
@@ -55,25 +56,39 @@ def merge(
     return steps, merged
 
 
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """The steps that make the denominator `below`, 1 in empty rows, and those that divide by it."""
+
+    before: list[Instruction]
+    after: list[Instruction]
+    below: Register
+
+    @property
+    def steps(self) -> list[Instruction]:
+        return [*self.before, *self.after]
+
+
 def quotients(
     make: Maker,
     results: list[Register],
     carried: tuple[Register, Register, list[Register]],
     sink: Operand | None,
     base: str,
-) -> list[Instruction]:
+) -> Ratio:
     """The results: o / l, with the sink in l; a row with nothing admitted is 0."""
     greatest, total, sums = carried
+    before: list[Instruction] = []
     after: list[Instruction] = []
     alone = None
     if sink is not None:
         alone = make("alone", total.axes, "bool")  # with the sink, which may be NaN: the row is 0 all the same
-        after.append(Apply(alone, "equal", (total, Literal(0))))
-        after += _with_sink(make, greatest, total, sums, sink, base)
-        total, sums = after[-len(sums) - 1].out, [i.out for i in after[-len(sums) :]]  # type: ignore[union-attr]
+        before.append(Apply(alone, "equal", (total, Literal(0))))
+        before += _with_sink(make, greatest, total, sums, sink, base)
+        total, sums = before[-len(sums) - 1].out, [i.out for i in before[-len(sums) :]]  # type: ignore[union-attr]
     empty, safe = make("empty", total.axes, "bool"), make("safe", total.axes)
-    after.append(Apply(empty, "equal", (total, Literal(0))))
-    after.append(Apply(safe, "select", (empty, Literal(1), total)))
+    before.append(Apply(empty, "equal", (total, Literal(0))))
+    before.append(Apply(safe, "select", (empty, Literal(1), total)))
     for result, part in zip(results, sums, strict=True):
         divided = make("y" + result.name, union(part.axes, total.axes))
         after.append(Apply(divided, "divide", (part, safe)))
@@ -82,7 +97,7 @@ def quotients(
             after.append(Apply(chosen, "select", (alone, Literal(0.0), divided)))
             divided = chosen
         after.append(Arrange(result, divided))
-    return after
+    return Ratio(before, after, safe)
 
 
 def _with_sink(

@@ -15,6 +15,7 @@ from tensorattn.ir import Index
 from tensorattn.kernel import (
     Apply,
     Arrange,
+    Attempt,
     Cast,
     Contract,
     Fold,
@@ -152,6 +153,10 @@ def _is_neutral(body: Iterable[Instruction], axis: Index, zero: set[str]) -> boo
                 if not (_is_neutral(fast, axis, sides[0]) and _is_neutral(safe, axis, sides[1])):
                     return False
                 zero |= {out.name} & sides[0] & sides[1]
+                continue
+            case Attempt(fast=fast, fallback=fallback):
+                if not (_is_neutral(fast, axis, set(zero)) and _is_neutral(fallback, axis, set(zero))):
+                    return False
                 continue
         if isinstance(instruction, (Slice, *WEIGHERS)):
             touches = isinstance(instruction, WEIGHERS) and axis in {i for r in reads(instruction) for i in r.axes}

@@ -22,6 +22,7 @@ from tensorattn.lowering.looping import RefusalError, drawn_in, placed, slices
 from tensorattn.lowering.merging import EXP, Maker, merge, quotients
 from tensorattn.lowering.pointwise import is_linear
 from tensorattn.lowering.rescaling import Scaling
+from tensorattn.lowering.spoiling import is_part_excluded, spoiled
 from tensorattn.lowering.tiling import barred_axes, held, rule
 from tensorattn.lowering.unifying import renamed
 from tensorattn.parts import Carry, Literal, Register
@@ -137,30 +138,43 @@ class Cluster:
             scaling.base,
         )  # fmt: skip
         parts = {r.name: make(f"ot{n}", r.axes) for n, r in self._numbered()}
-        steps = (*inside, weigh, *(renamed(flow.body[n], parts) for n in self.chain))
-        tile = _Tile(steps, (weigh.greatest, weigh.total, *parts.values()))
+        summed = [renamed(flow.body[n], parts) for n in self.chain]
+        tile = _Tile((*inside, weigh, *summed), (weigh.greatest, weigh.total, *parts.values()))
         for depth in reversed(range(len(axes))):
             tile = self._nested(tile, depth, scaling.base)
         greatest, total, *sums = tile.results
         sink = dict(found.options).get("sink")
-        after = quotients(make, self.results, (greatest, total, sums), sink, scaling.base)
-        return [*tile.steps, *self._logs(make, greatest, total, scaling.base), *after]
+        ratio = quotients(make, self.results, (greatest, total, sums), sink, scaling.base)
+        steps = [*tile.steps, *self._logs(make, greatest, total, scaling.base), *ratio.before]
+        if not is_part_excluded(flow, found, self.chain):
+            return [*steps, *ratio.after]
+        spoilt = spoiled(make, found, scaling.score, ratio.below)
+        tile = _Tile((*inside, *spoilt.weights, *summed), tuple(parts.values()))
+        for depth in reversed(range(len(axes))):
+            tile = self._nested(tile, depth, None)
+        return [*steps, *spoilt.before, spoilt.attempt(self.results, ratio.after, tile.steps, tile.results)]
 
-    def _nested(self, tile: _Tile, depth: int, base: str) -> _Tile:
-        """The loop over an axis, with what has to run before it in the loop around."""
+    def _nested(self, tile: _Tile, depth: int, base: str | None) -> _Tile:
+        """The loop over an axis, with what has to run before it in the loop around; `base`: None of plain sums."""
         axis, found = self.axes[depth], self.normalised
         make = Maker(f"{found.out.name}d{depth}" if depth else found.out.name, found.score.dtype)
         inside, outside = tile.along(axis) if depth else (tile.steps, ())
         flow = Flow(inside, frozenset(), {**self.flow.sizes, **{a.name: 1 for a in self.axes[:depth]}})
         cut, steps = slices(flow, set(range(len(inside))), axis, make.stem)
         body = without_dead((*steps, *(renamed(i, cut) for i in inside)), tile.results)
-        state = (make("m", self.free), make("l", self.free), *(make(f"o{n}", r.axes) for n, r in self._numbered()))
-        pairs = list(zip(state[1:], tile.results[1:], strict=True))
-        floored = any(isinstance(i, Weigh) for i in body)
-        body = tuple(replace(i, floor=state[0]) if isinstance(i, Weigh) else i for i in body)
-        merging, merged = merge(make, (state[0], tile.results[0]), pairs, EXP[base], floored=floored)
-        units = (-inf, *(0 for _ in pairs))
-        carry = tuple(Carry(*c) for c in zip(state, units, tile.results, strict=True))
+        sums = tuple(make(f"o{n}", r.axes) for n, r in self._numbered())
+        state = sums if base is None else (make("m", self.free), make("l", self.free), *sums)
+        if base is None:
+            merged = [make(f"ab{n}", r.axes) for n, r in self._numbered()]
+            ends = zip(merged, state, tile.results, strict=True)
+            merging: list[Instruction] = [Apply(out, "add", (one, other)) for out, one, other in ends]
+        else:
+            pairs = list(zip(state[1:], tile.results[1:], strict=True))
+            floored = any(isinstance(i, Weigh) for i in body)
+            body = tuple(replace(i, floor=state[0]) if isinstance(i, Weigh) else i for i in body)
+            merging, merged = merge(make, (state[0], tile.results[0]), pairs, EXP[base], floored=floored)
+        units = (*(() if base is None else (-inf,)), *(0 for _ in state))
+        carry = tuple(Carry(*c) for c in zip(state, units, tile.results, strict=False))
         entries = held(self.tile_entries, narrowed=found.where is not None)
         length = rule(flow, (r for i in inside for r in makes(i)), axis, entries)
         stream = Stream(axis, Size.of(axis.name), length, body, carry, tuple(merging), tuple(merged))

@@ -85,5 +85,7 @@ def repeating(value: Axes, other: Axes, out: Axes) -> Index | None:
 
 def neighbours(group: Sequence[Index], axes: Sequence[Index]) -> bool:
     """Whether the axes of a group stand side by side, in this order."""
+    if len(group) < 2 or not {*group} <= {*axes}:
+        return len(group) < 2
     places = [axes.index(index) for index in group]
     return all(q == p + 1 for p, q in pairwise(places))

@@ -70,11 +70,14 @@ def streamed(
 
 
 def opened(body: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
-    """A normaliser inside a guard (which only gradients need) stands by itself."""
+    """A normaliser inside a guard (which only gradients need) stands by itself, and says that it is exposed."""
     out: list[Instruction] = []
     for instruction in body:
-        guards = isinstance(instruction, IfFinite) and any(isinstance(i, Normalised) for i in instruction.fast)
-        out.extend(opened(instruction.fast) if guards else (instruction,))  # type: ignore[union-attr]
+        if isinstance(instruction, IfFinite) and any(isinstance(i, Normalised) for i in instruction.fast):
+            inner = opened(instruction.fast)
+            out.extend(replace(i, exposed=True) if isinstance(i, Normalised) else i for i in inner)
+        else:
+            out.append(instruction)
     return tuple(out)
 
 

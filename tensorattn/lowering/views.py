@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tensorattn.ir import Index
-from tensorattn.kernel import Apply, Arrange, Cast, CheckRange, Fold, Gather, Instruction, Load, LogSumExp, Slice, View
+from tensorattn.kernel import (
+    Apply,
+    Arrange,
+    Cast,
+    CheckRange,
+    Fold,
+    Gather,
+    Instruction,
+    Load,
+    LogSumExp,
+    Output,
+    Slice,
+    View,
+)
 from tensorattn.parts import Literal, Register
 from tensorattn.records import Added, Record
 from tensorattn.sizes import Size
@@ -23,6 +36,11 @@ def entries(indices: Iterable[Index]) -> Size:
 def size_in_bytes(register: Register) -> Size:
     """The bytes of a register."""
     return entries(register.axes) * BYTES[register.dtype]
+
+
+def bytes_of(output: Output) -> Size:
+    """The bytes of a result as its user has it."""
+    return entries(index for axis in output.axes for index in axis) * BYTES[output.dtype]
 
 
 def is_view(instruction: Instruction | Record) -> bool:

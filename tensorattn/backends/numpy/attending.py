@@ -38,9 +38,11 @@ def attend(
     whole = math.prod(batch) * rows * LEAST_KEYS <= MOST_SCORES  # all of the batch in one product, or one by one
     count = max(MOST_SCORES // max((math.prod(batch) if whole else 1) * rows, 1), LEAST_KEYS)
     for at in [...] if whole else np.ndindex(batch):
-        arrays = [np.broadcast_to(x, (*batch, *x.shape[-2:]))[at] for x in (q, k, v)]
-        masks = [None if x is None else np.broadcast_to(x, (*batch, *x.shape[-2:]))[at] for x in (bias, where)]
-        out[at], total[at] = _attend(*arrays, *masks, count=count, causal=causal)
+        parts = [np.broadcast_to(x, (*batch, *x.shape[-2:]))[at] for x in (q, k, v)]
+        masks = [bias, where]  # which broadcast by themselves, with less to look at
+        if not whole:
+            masks = [None if x is None else np.broadcast_to(x, (*batch, *x.shape[-2:]))[at] for x in masks]
+        out[at], total[at] = _attend(*parts, *masks, count=count, causal=causal)
     return (out, total) if lse else out
 
 
