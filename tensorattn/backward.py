@@ -19,7 +19,6 @@ from tensorattn.adjoining import adjoint
 from tensorattn.cost import Cost, bytes_moved, exps, flops, joined_bonds, kernel_cost
 from tensorattn.dtypes import FLOATS
 from tensorattn.errors import BudgetError
-from tensorattn.guarding import Budget
 from tensorattn.kernel import Instruction, Kernel, Load, Output
 from tensorattn.kinds import Draft
 from tensorattn.lowering.liveness import makes
@@ -78,7 +77,8 @@ def recorded_needs(draft: Draft, dtypes: Mapping[str, str]) -> int:
         kernel_cost(draft.kernel, "torch", draft.sizes), peaks=maximal([s.substitute(joined) for s in alive[:start]])
     )
     both = (cost.at(draft.sizes).peak_bytes for cost in (forward, recorded_cost(draft, dtypes)) if cost.peaks)
-    return Budget.needed(max(both, default=0))
+    peak = max(both, default=0)
+    return peak + max(peak // 3, min(3 * peak, 1 << 20))  # the model of what autograd does is good to 25 % or 1 MB
 
 
 def recorded_cost(draft: Draft, dtypes: Mapping[str, str]) -> Cost:

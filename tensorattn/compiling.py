@@ -277,7 +277,8 @@ def compile(
 
     `outputs`: a name, or a sequence of names (then a call returns a dict); default the last statement. `sizes`: of
     indices that no input fixes, `{"h": 8}` for the heads of a split. `memory`: a budget in bytes above inputs and
-    outputs. `plan`: one of `tensorattn.PLANS` for all, or `{"y": "dense"}` by statement. `strict`: lints are errors.
+    outputs. `plan`: one of `auto dense flattened streamed factored` for all, or `{"y": "dense"}` by statement.
+    `strict`: lints are errors.
 
     Raises: NotationError; BindingError `E-UNDEF`; PlanError; BudgetError at a call.
     """
