@@ -143,16 +143,16 @@ def weighted(
     mean = e.total(parts, free)
     less = e.apply("subtract", bar, mean, dtype=dtype, like=made.score.axes)
     found = e.apply("multiply", made.out, less, dtype=dtype, like=made.score.axes)
-    where, none = made.where, None
-    if weights.exposed or isinstance(weights.sink, Register):
-        whole = total(e, weights)
-        none = e.apply("equal", whole, Literal(-inf), dtype="bool")
+    where = made.where
     if weights.exposed:
-        tame = e.apply("isfinite", whole, dtype="bool")
-        none = e.apply("not", tame, dtype="bool")
+        tame = e.apply("isfinite", total(e, weights), dtype="bool")
         where = tame if where is None else e.apply("and", where, tame, dtype="bool", like=made.score.axes)
     yield made.score, found if where is None else e.select(where, found, Literal(0.0), dtype)
     if isinstance(weights.sink, Register):
+        whole = total(e, weights)
+        none = e.apply("equal", whole, Literal(-inf), dtype="bool")
+        if weights.exposed:
+            none = e.apply("not", e.apply("isfinite", whole, dtype="bool"), dtype="bool")
         less = e.apply("subtract", weights.sink, e.select(none, Literal(0.0), whole, dtype), dtype=dtype)
         share = e.select(none, Literal(0.0), e.apply("exp", less, dtype=dtype), dtype)
         yield weights.sink, e.pulled([mean, share, Literal(-1.0)], free, weights.sink.axes)
