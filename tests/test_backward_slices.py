@@ -63,7 +63,7 @@ def test_one_loop_where_little_is_left_whole() -> None:
     """Not over heads and within each over rows: no gradient is put together twice."""
     _, back = passes(TRIANGLE, ROWS)
     gradient = 4 * ROWS["b"] * ROWS["h"] * ROWS["nu"] * ROWS["n"]
-    assert back.peak_bytes < gradient / 4
+    assert back.peak_bytes < gradient / 2
 
 
 def test_relations_hold_few_slices() -> None:
@@ -74,7 +74,7 @@ def test_relations_hold_few_slices() -> None:
 
 
 def test_the_kind_of_a_recorded_call() -> None:
-    assert recorded_kind(PAIRS, THREE) == "flattened", "its kernel does in the backward pass what loops do beside it"
+    assert recorded_kind(PAIRS, THREE) == "streamed", "a kernel makes the gradients of all keys as one array"
     assert recorded_kind(TRIANGLE, ROWS) == "streamed", "a bias with a gradient would take the kernel away"
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tensorattn.ir import Index
-from tensorattn.kernel import Contract, IfFinite
+from tensorattn.kernel import Contract, IfFinite, Normalised
 from tensorattn.lowering.flow import Flow, size_of
+from tensorattn.lowering.liveness import makes
 from tensorattn.parts import Register, TileRule
 from tensorattn.sizes import Size
 
@@ -129,9 +130,13 @@ def _conflicts(flow: Flow, register: Register, axis: Index, positions: int) -> b
 
 
 def _arrays(flow: Flow, loop: Iterable[int]) -> int:
-    """How many large arrays a loop makes: what is elementwise is written over the result of a product."""
+    """How many large arrays a loop makes: what is elementwise is written over results of products, but for masks."""
+    loop = tuple(loop)
     sizes = [flow.entries(out) for _, _, out in _multiplied(flow, loop)]
-    return sum(2 * size >= max(sizes) for size in sizes)
+    made = [r for n in loop for r in makes(flow.body[n])]
+    masks = [r for r in made if r.dtype == "bool" and 2 * flow.entries(r.axes) >= max(sizes, default=1)]
+    sizes += [flow.entries(i.out.axes) for i in (flow.body[n] for n in loop) if isinstance(i, Normalised)]
+    return MOST_ARRAYS if masks else sum(2 * size >= max(sizes) for size in sizes)
 
 
 def reuse(flow: Flow, loop: Iterable[int], axis: Index, rows: int) -> int:
