@@ -18,6 +18,7 @@ from tensorattn.extents import index_names, size_reads
 from tensorattn.guarding import Budget, Limit, chooser, guard, recogniser
 from tensorattn.ir import BATCH, Index
 from tensorattn.kinds import Case, Draft
+from tensorattn.lowering.linking import unlinked
 from tensorattn.plan import Plan
 from tensorattn.program import Program
 from tensorattn.rates import machine
@@ -99,7 +100,7 @@ def specialise(
         fits=guard(program, reads, scalars, backend),
         holds=chooser(chosen.plan, program, chosen.kernel.sizes, scalars, limits, budget),
         facts=recogniser(program, scalars, backend),
-        run=_built(backend, chosen) if key is None else _operation(backend, key, program, scalars),
+        run=_built(backend, chosen, case, watched) if key is None else _operation(backend, key, program, scalars),
         store=backend.store,
         plan=chosen.plan,
     )
@@ -133,8 +134,12 @@ def _needed(request: Request, case: Case, rank: int, candidate: Candidate) -> in
     return recorded_needs(Draft(candidate.plan, candidate.kernel), case.dtypes)
 
 
-def _built(backend: backends.Backend, chosen: Choice) -> Callable[..., tuple[Any, ...]]:
-    return backend.build(chosen.kernel, "formula")
+def _built(backend: backends.Backend, chosen: Choice, case: Case, watched: str) -> Callable[..., tuple[Any, ...]]:
+    run = backend.build(chosen.kernel, "formula")
+    if watched not in (RECORDED, TRACED):
+        return run
+    links = unlinked(chosen.kernel, case.dtypes, case.sizes)
+    return backend.linked(run, links) if any(links) else run
 
 
 def _operation(

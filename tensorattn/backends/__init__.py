@@ -68,6 +68,14 @@ class Backend(Protocol):
         `scalars`: which inputs are Python numbers. Only of a library that watches."""
         ...
 
+    def linked(
+        self, run: Callable[..., tuple[object, ...]], links: tuple[tuple[int, ...], ...]
+    ) -> Callable[..., tuple[object, ...]]:
+        """The same function, recorded so that each result has gradients of zeros for the inputs at these places.
+
+        Only of a library that watches."""
+        ...
+
     def build(self, kernel: Kernel, function: str) -> Callable[..., tuple[object, ...]]:
         """The kernel as a function of its inputs in order, which returns the outputs in order."""
         ...

@@ -168,6 +168,19 @@ def operation(key: str, scalars: tuple[bool, ...]) -> Callable[..., tuple[object
     return operator.operation(key, scalars)
 
 
+def linked(
+    run: Callable[..., tuple[object, ...]], links: tuple[tuple[int, ...], ...]
+) -> Callable[..., tuple[object, ...]]:
+    """The same function, recorded so that each result has gradients of zeros for the inputs at these places."""
+    from tensorattn.backends.torch.functions import with_link
+
+    def call(*values: Any) -> tuple[object, ...]:
+        pairs = zip(run(*values), links, strict=True)
+        return tuple(with_link(result, [values[n] for n in places]) for result, places in pairs)
+
+    return call
+
+
 def build(kernel: Kernel, function: str) -> Callable[..., tuple[object, ...]]:
     """The kernel as a function of its inputs in order."""
     return building.build(kernel, function, WORDS)
