@@ -136,6 +136,21 @@ def test_what_no_round_changes_is_brought_into_order_once():
     assert [i.source.name for i in copied if any(r == i.out for _, r in outer)] == ["t5"]
 
 
+def test_copies_in_other_orders_for_two_loops_have_names_of_their_own():
+    text = "y^mu_n = softmax[nu](q^<i mu j> b^nu_<i j>) v^nu_n; z^mu_n = softmax[nu](q^<i mu j> c^nu_<j i>) v^nu_n"
+    sizes = dict(mu=70, nu=65, i=4, j=5, n=3)
+    x = given(text, sizes)
+    compiled = ta.compile(text, plan="streamed", outputs=["y", "z"])
+    dtypes = dict.fromkeys(x, "float64")
+    kernel = compiled.choice(sizes, backend="torch", dtypes=dtypes).kernel
+    copies = {i.out for i in kernel.body if isinstance(i, Arrange) and i.packed}
+    assert len({copy.axes for copy in copies}) == 2
+    assert len({copy.name for copy in copies}) == len(copies)
+    scores = [torch.einsum("imj,nij->mn", x["q"], x["b"]), torch.einsum("imj,nji->mn", x["q"], x["c"])]
+    for found, score in zip(compiled(x).values(), scores, strict=True):
+        torch.testing.assert_close(found, score.softmax(1) @ x["v"], rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 @pytest.mark.parametrize("signs", [(1, 1), (1, -1), (-1, 1)])
 @pytest.mark.parametrize("batch", [(), (3,), (2, 3), (2, 0)])
