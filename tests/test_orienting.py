@@ -8,9 +8,11 @@ import pytest
 import torch
 
 import tensorattn as ta
+from benchmarks.measuring import peak_bytes_torch
 from tensorattn import units
 from tensorattn.backends.numpy import functions as numpy_functions
 from tensorattn.backends.torch import tiles
+from tensorattn.cost import kernel_cost
 from tensorattn.ir import Index
 from tensorattn.kernel import Apply, Arrange, Contract, IfBounded, Stream
 from tensorattn.lowering import orienting, streaming, tiling
@@ -177,6 +179,21 @@ def test_scores_and_slopes_take_along_what_is_constant_in_a_row(text):
     streams = [i for i in inner(kernel.body) if isinstance(i, Stream)]
     sums = [i for s in streams for i in s.body if isinstance(i, Contract) and i.added is not None]
     assert len(sums) >= 2  # the weights from log Σ exp, and ds = p (p̄ − D)
+
+
+def test_what_is_as_large_as_a_product_is_not_negated_for_it():
+    """e − q k + B is e − (q k − B): −B would be a tile more than the cost knows of."""
+    text = "y^mu_n = softmax[nu rho](e^<mu nu> - q^mu_i k^<nu rho>_i + B^<mu nu rho>) v^<nu rho>_n"
+    sizes = dict(mu=64, nu=128, rho=128, i=16, n=16)
+    x = given(text, sizes, torch.float32)
+    compiled = ta.compile(text, plan="streamed")
+    kernel = compiled.choice(sizes, backend="torch", dtypes=dict.fromkeys(x, "float32")).kernel
+    assert [i for i in inner(kernel.body) if isinstance(i, Stream)]
+    found = compiled(x)
+    assert peak_bytes_torch(lambda: compiled(x)) <= 1.1 * kernel_cost(kernel, "torch").at(sizes).peak_bytes
+    scores = x["e"][:, :, None] - torch.einsum("mi,nri->mnr", x["q"], x["k"]) + x["B"]
+    weights = scores.flatten(1).softmax(1)
+    torch.testing.assert_close(found, weights @ x["v"].flatten(0, 1), rtol=1e-4, atol=1e-5)
 
 
 def test_a_sum_that_something_else_reads_stays_a_sum():
