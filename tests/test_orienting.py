@@ -181,17 +181,21 @@ def test_scores_and_slopes_take_along_what_is_constant_in_a_row(text):
     assert len(sums) >= 2  # the weights from log Σ exp, and ds = p (p̄ − D)
 
 
-def test_what_is_as_large_as_a_product_is_not_negated_for_it():
-    """e − q k + B is e − (q k − B): −B would be a tile more than the cost knows of."""
-    text = "y^mu_n = softmax[nu rho](e^<mu nu> - q^mu_i k^<nu rho>_i + B^<mu nu rho>) v^<nu rho>_n"
+@pytest.mark.parametrize(
+    "score", ["e^<mu nu> - q^mu_i k^<nu rho>_i + B^<mu nu rho>", "q^mu_i k^<nu rho>_i + B^<rho mu nu>"]
+)
+def test_what_is_as_large_as_a_product_is_not_copied_for_it(score):
+    """−B of e − (q k − B), or B in the order of q k, would be a tile more than the cost knows of."""
     sizes = dict(mu=64, nu=128, rho=128, i=16, n=16)
+    text = f"y^mu_n = softmax[nu rho]({score}) v^<nu rho>_n"
     x = given(text, sizes, torch.float32)
     compiled = ta.compile(text, plan="streamed")
     kernel = compiled.choice(sizes, backend="torch", dtypes=dict.fromkeys(x, "float32")).kernel
     assert [i for i in inner(kernel.body) if isinstance(i, Stream)]
     found = compiled(x)
     assert peak_bytes_torch(lambda: compiled(x)) <= 1.1 * kernel_cost(kernel, "torch").at(sizes).peak_bytes
-    scores = x["e"][:, :, None] - torch.einsum("mi,nri->mnr", x["q"], x["k"]) + x["B"]
+    product, bias = torch.einsum("mi,nri->mnr", x["q"], x["k"]), x["B"]
+    scores = x["e"][:, :, None] - product + bias if "e" in x else product + bias.permute(1, 2, 0)
     weights = scores.flatten(1).softmax(1)
     torch.testing.assert_close(found, weights @ x["v"].flatten(0, 1), rtol=1e-4, atol=1e-5)
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tensorattn.kernel import Apply, Contract, Instruction, Kernel, Stream
 from tensorattn.lowering.liveness import INNER, reads
-from tensorattn.lowering.products import product
+from tensorattn.lowering.products import neighbours, product
 from tensorattn.parts import Register, Summand
 
 
@@ -102,15 +102,17 @@ def _link(reader: Instruction, total: Register) -> _Link | None:
 
 
 def fits(step: Contract, added: Summand) -> bool:
-    """Whether one call makes a product and its sum: what is added has all axes of rows and columns, or not all of both.
+    """Whether one call makes a product and its sum: what is added has all axes of rows and columns, in their order.
 
-    What is constant along one of both is small, and may be brought into that shape, or negated.
+    What is constant along one of both is small: it may be brought into that shape, or negated.
     """
     other = added.register
     made = product(step.a.axes, step.b.axes, step.out.axes)
     if set(made.axes) != {*step.out.axes} or not (made.inner and made.left and made.right):
         return False
-    held = [{*group} & {*other.axes} for group in (made.left, made.right)]
-    whole = not all(held) or (held == [{*made.left}, {*made.right}] and added.signs[1] > 0)
+    sides = made.left, made.right
+    small = any({*side}.isdisjoint(other.axes) for side in sides)
+    ordered = all({*side} <= {*other.axes} and neighbours(side, other.axes) for side in sides)
     batched = len(made.batch) < 2 or all({*made.batch} <= {*r.axes} for r in (step.a, step.b))
-    return whole and batched and other.dtype == step.out.dtype and step.out.dtype.startswith("float")
+    floats = other.dtype == step.out.dtype and step.out.dtype.startswith("float")
+    return (small or (ordered and added.signs[1] > 0)) and batched and floats
