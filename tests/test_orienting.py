@@ -8,9 +8,11 @@ import pytest
 import torch
 
 import tensorattn as ta
+from benchmarks.measuring import peak_bytes_torch
 from tensorattn import units
 from tensorattn.backends.numpy import functions as numpy_functions
 from tensorattn.backends.torch import tiles
+from tensorattn.cost import kernel_cost
 from tensorattn.ir import Index
 from tensorattn.kernel import Apply, Arrange, Contract, IfBounded, Stream
 from tensorattn.lowering import orienting, streaming, tiling
@@ -136,6 +138,21 @@ def test_what_no_round_changes_is_brought_into_order_once():
     assert [i.source.name for i in copied if any(r == i.out for _, r in outer)] == ["t5"]
 
 
+def test_copies_in_other_orders_for_two_loops_have_names_of_their_own():
+    text = "y^mu_n = softmax[nu](q^<i mu j> b^nu_<i j>) v^nu_n; z^mu_n = softmax[nu](q^<i mu j> c^nu_<j i>) v^nu_n"
+    sizes = dict(mu=70, nu=65, i=4, j=5, n=3)
+    x = given(text, sizes)
+    compiled = ta.compile(text, plan="streamed", outputs=["y", "z"])
+    dtypes = dict.fromkeys(x, "float64")
+    kernel = compiled.choice(sizes, backend="torch", dtypes=dtypes).kernel
+    copies = {i.out for i in kernel.body if isinstance(i, Arrange) and i.packed}
+    assert len({copy.axes for copy in copies}) == 2
+    assert len({copy.name for copy in copies}) == len(copies)
+    scores = [torch.einsum("imj,nij->mn", x["q"], x["b"]), torch.einsum("imj,nji->mn", x["q"], x["c"])]
+    for found, score in zip(compiled(x).values(), scores, strict=True):
+        torch.testing.assert_close(found, score.softmax(1) @ x["v"], rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 @pytest.mark.parametrize("signs", [(1, 1), (1, -1), (-1, 1)])
 @pytest.mark.parametrize("batch", [(), (3,), (2, 3), (2, 0)])
@@ -162,6 +179,25 @@ def test_scores_and_slopes_take_along_what_is_constant_in_a_row(text):
     streams = [i for i in inner(kernel.body) if isinstance(i, Stream)]
     sums = [i for s in streams for i in s.body if isinstance(i, Contract) and i.added is not None]
     assert len(sums) >= 2  # the weights from log Σ exp, and ds = p (p̄ − D)
+
+
+@pytest.mark.parametrize(
+    "score", ["e^<mu nu> - q^mu_i k^<nu rho>_i + B^<mu nu rho>", "q^mu_i k^<nu rho>_i + B^<rho mu nu>"]
+)
+def test_what_is_as_large_as_a_product_is_not_copied_for_it(score):
+    """−B of e − (q k − B), or B in the order of q k, would be a tile more than the cost knows of."""
+    sizes = dict(mu=64, nu=128, rho=128, i=16, n=16)
+    text = f"y^mu_n = softmax[nu rho]({score}) v^<nu rho>_n"
+    x = given(text, sizes, torch.float32)
+    compiled = ta.compile(text, plan="streamed")
+    kernel = compiled.choice(sizes, backend="torch", dtypes=dict.fromkeys(x, "float32")).kernel
+    assert [i for i in inner(kernel.body) if isinstance(i, Stream)]
+    found = compiled(x)
+    assert peak_bytes_torch(lambda: compiled(x)) <= 1.1 * kernel_cost(kernel, "torch").at(sizes).peak_bytes
+    product, bias = torch.einsum("mi,nri->mnr", x["q"], x["k"]), x["B"]
+    scores = x["e"][:, :, None] - product + bias if "e" in x else product + bias.permute(1, 2, 0)
+    weights = scores.flatten(1).softmax(1)
+    torch.testing.assert_close(found, weights @ x["v"].flatten(0, 1), rtol=1e-4, atol=1e-5)
 
 
 def test_a_sum_that_something_else_reads_stays_a_sum():

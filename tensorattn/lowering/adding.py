@@ -6,13 +6,14 @@ product takes one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
 from tensorattn.kernel import Apply, Contract, Instruction, Kernel, Stream
 from tensorattn.lowering.liveness import INNER, reads
-from tensorattn.lowering.products import product
+from tensorattn.lowering.products import neighbours, product
 from tensorattn.parts import Register, Summand
 
 
@@ -46,18 +47,18 @@ def _taken(step: Contract, body: tuple[Instruction, ...], ends: set[Register]) -
     (Σ a·b + x) − y is (Σ a·b − y) + x.
     """
     chain = _chain(step, body, ends)
-    fitting = [n for n, link in enumerate(chain) if fits(step, link) and (not n or link.signs[0] > 0)]
+    taken = [Summand(link.other, _signs(chain, n)) for n, link in enumerate(chain)]
+    fitting = [n for n, link in enumerate(chain) if fits(step, taken[n]) and (not n or link.signs[0] > 0)]
     if not fitting:
         return None
     alone = {*step.a.axes} ^ {*step.b.axes}  # of the rows or of the columns: what has both is as large as the product
     best = min(fitting, key=lambda n: len(alone & {*chain[n].other.axes}))
     before, link = [one.reader for one in chain[:best]], chain[best]
     if before:
-        signs = 1, prod(one.signs[0] for one in chain[:best]) * link.signs[1]
         before[-1] = replace(before[-1], out=link.reader.out)
-        made: list[Instruction] = [replace(step, added=Summand(link.other, signs)), *before]
+        made: list[Instruction] = [replace(step, added=taken[best]), *before]
     else:
-        made = [replace(step, out=link.reader.out, added=Summand(link.other, link.signs))]
+        made = [replace(step, out=link.reader.out, added=taken[best])]
     gone = [step, *(one.reader for one in chain[:best])]
     return tuple(new for i in body if i not in gone for new in (made if i == link.reader else [i]))
 
@@ -68,6 +69,13 @@ class _Link(NamedTuple):
     reader: Apply
     other: Register
     signs: tuple[int, int]
+
+
+def _signs(chain: Sequence[_Link], place: int) -> tuple[int, int]:
+    """Those of the product and of what a link adds, where the product takes that along before the links before it."""
+    if not place:
+        return chain[0].signs
+    return 1, prod(one.signs[0] for one in chain[:place]) * chain[place].signs[1]
 
 
 def _chain(step: Contract, body: tuple[Instruction, ...], ends: set[Register]) -> list[_Link]:
@@ -93,16 +101,18 @@ def _link(reader: Instruction, total: Register) -> _Link | None:
     return None
 
 
-def fits(step: Contract, link: _Link) -> bool:
-    """Whether one call makes a product and its sum: what is added has all axes of rows and columns, or not all of both.
+def fits(step: Contract, added: Summand) -> bool:
+    """Whether one call makes a product and its sum: what is added has all axes of rows and columns, in their order.
 
-    What is constant along one of both is small, and may be brought into that shape, or negated.
+    What is constant along one of both is small: it may be brought into that shape, or negated.
     """
-    other = link.other
+    other = added.register
     made = product(step.a.axes, step.b.axes, step.out.axes)
     if set(made.axes) != {*step.out.axes} or not (made.inner and made.left and made.right):
         return False
-    held = [{*group} & {*other.axes} for group in (made.left, made.right)]
-    whole = not all(held) or (held == [{*made.left}, {*made.right}] and link.signs[1] > 0)
+    sides = made.left, made.right
+    small = any({*side}.isdisjoint(other.axes) for side in sides)
+    ordered = all({*side} <= {*other.axes} and neighbours(side, other.axes) for side in sides)
     batched = len(made.batch) < 2 or all({*made.batch} <= {*r.axes} for r in (step.a, step.b))
-    return whole and batched and other.dtype == step.out.dtype and step.out.dtype.startswith("float")
+    floats = other.dtype == step.out.dtype and step.out.dtype.startswith("float")
+    return (small or (ordered and added.signs[1] > 0)) and batched and floats

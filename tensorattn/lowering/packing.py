@@ -59,7 +59,8 @@ class _Copies:
         for register in ready:
             if not product(register.axes, other.axes, out.axes).copies(register.axes):
                 return register
-        copy = replace(operand, name=f"{operand.name}in{len(ready)}", axes=wanted)
+        order = "".join(f"_{operand.axes.index(index)}" for index in wanted)  # another loop may want another
+        copy = replace(operand, name=f"{operand.name}in{order}", axes=wanted)
         self.made.append(Arrange(copy, operand, packed=True))
         return copy
 
