@@ -1,18 +1,14 @@
 """Kernel → kernel: a product that something is added to takes it along: Σ a·b + c is one call, and no pass over it.
 
-In a loop over tiles a score is made, a bias is added to it, and what is constant along a row is taken off; of these the
-product takes one.
+In a loop over tiles a score is made, a bias is added to it, or what is constant along a row is taken off.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
-from typing import NamedTuple
 
 from tensorattn.kernel import Apply, Contract, Instruction, Kernel, Stream
-from tensorattn.lowering.liveness import INNER, reads
+from tensorattn.lowering.liveness import INNER, makes, reads
 from tensorattn.lowering.products import neighbours, product
 from tensorattn.parts import Register, Summand
 
@@ -42,62 +38,26 @@ def _body(body: tuple[Instruction, ...], ends: set[Register]) -> tuple[Instructi
 
 
 def _taken(step: Contract, body: tuple[Instruction, ...], ends: set[Register]) -> tuple[Instruction, ...] | None:
-    """The body with the smallest of what is added to a product taken along; None where nothing fits.
+    """The body with the first thing that is added to a product taken along; None where it does not fit.
 
-    (Σ a·b + x) − y is (Σ a·b − y) + x.
+    Only the first: the scores of the backward pass are added up in the order of the forward pass, and round alike.
     """
-    chain = _chain(step, body, ends)
-    taken = [Summand(link.other, _signs(chain, n)) for n, link in enumerate(chain)]
-    fitting = [n for n, link in enumerate(chain) if fits(step, taken[n]) and (not n or link.signs[0] > 0)]
-    if not fitting:
+    readers = [i for i in body if step.out in reads(i)]
+    added = _summand(readers[0], step.out) if len(readers) == 1 and step.out not in ends else None
+    if added is None or not fits(step, added):
         return None
-    alone = {*step.a.axes} ^ {*step.b.axes}  # of the rows or of the columns: what has both is as large as the product
-    best = min(fitting, key=lambda n: len(alone & {*chain[n].other.axes}))
-    before, link = [one.reader for one in chain[:best]], chain[best]
-    if before:
-        before[-1] = replace(before[-1], out=link.reader.out)
-        made: list[Instruction] = [replace(step, added=taken[best]), *before]
-    else:
-        made = [replace(step, out=link.reader.out, added=taken[best])]
-    gone = [step, *(one.reader for one in chain[:best])]
-    return tuple(new for i in body if i not in gone for new in (made if i == link.reader else [i]))
+    made = replace(step, out=makes(readers[0])[0], added=added)
+    return tuple(made if i == readers[0] else i for i in body if i != step)
 
 
-class _Link(NamedTuple):
-    """A sum that only one sum reads: what is added to it there, with the signs of both."""
-
-    reader: Apply
-    other: Register
-    signs: tuple[int, int]
-
-
-def _signs(chain: Sequence[_Link], place: int) -> tuple[int, int]:
-    """Those of the product and of what a link adds, where the product takes that along before the links before it."""
-    if not place:
-        return chain[0].signs
-    return 1, prod(one.signs[0] for one in chain[:place]) * chain[place].signs[1]
-
-
-def _chain(step: Contract, body: tuple[Instruction, ...], ends: set[Register]) -> list[_Link]:
-    """The sums that a product goes into, each read by the next alone."""
-    found: list[_Link] = []
-    total = step.out
-    while total not in ends:
-        readers = [i for i in body if total in reads(i)]
-        if len(readers) != 1 or (link := _link(readers[0], total)) is None:
-            break
-        found.append(link)
-        total = link.reader.out
-    return found
-
-
-def _link(reader: Instruction, total: Register) -> _Link | None:
+def _summand(reader: Instruction, product: Register) -> Summand | None:
+    """What is added to a product, with the signs of both."""
     match reader:
         case Apply(function="add" | "subtract" as function, arguments=(Register() as first, Register() as second)):
-            other, minus = (second if first == total else first), function == "subtract"
-            signs = (-1 if minus and second == total else 1, -1 if minus and first == total else 1)
-            same = reader.out.axes == total.axes and reader.out.dtype == total.dtype
-            return _Link(reader, other, signs) if same and other != total else None
+            other, minus = (second if first == product else first), function == "subtract"
+            signs = (-1 if minus and second == product else 1, -1 if minus and first == product else 1)
+            same = reader.out.axes == product.axes and reader.out.dtype == product.dtype
+            return Summand(other, signs) if same and other != product else None
     return None
 
 

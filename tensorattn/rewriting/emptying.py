@@ -24,6 +24,7 @@ def without_empty_sums(program: Program, empty: Set[str]) -> Program:
 
 
 def _guarded(node: Expr, empty: Set[str], masked: Set[str]) -> Expr:
+    node = _with_divisors_inside(node, empty)
     inner = rebuild(node, partial(_guarded, empty=empty, masked=masked))
     match inner:
         case Product(factors=factors, summed=summed) if index := _first(summed, empty):
@@ -35,6 +36,19 @@ def _guarded(node: Expr, empty: Set[str], masked: Set[str]) -> Expr:
         case _:
             return inner
     return found if brings(node, masked) else Add((found, Number(0)))
+
+
+def _with_divisors_inside(node: Expr, empty: Set[str]) -> Expr:
+    """A product in which the first empty sum takes what divides it: with no tuple there is nothing to divide."""
+    if not isinstance(node, Product):
+        return node
+    sums = [f for f in node.factors if isinstance(f, Reduce) and f.kind in ("sum", "mean") and _first(f.indices, empty)]
+    divisors = [f for f in node.factors if isinstance(f, Map) and f.function == "reciprocal"]
+    if not (sums and divisors):
+        return node
+    whole = replace(sums[0], body=Product((sums[0].body, *divisors), ()))
+    factors = tuple(whole if f is sums[0] else f for f in node.factors if f not in divisors)
+    return factors[0] if len(factors) == 1 and not node.summed else replace(node, factors=factors)
 
 
 def _terms(node: Expr) -> tuple[Expr, ...]:

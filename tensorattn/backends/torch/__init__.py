@@ -169,7 +169,7 @@ def operation(key: str, scalars: tuple[bool, ...]) -> Callable[..., tuple[object
 
 
 def linked(
-    run: Callable[..., tuple[object, ...]], links: tuple[tuple[int, ...], ...]
+    run: Callable[..., tuple[Any, ...]], links: tuple[tuple[int, ...], ...]
 ) -> Callable[..., tuple[object, ...]]:
     """The same function, recorded so that each result has gradients of zeros for the inputs at these places."""
     from tensorattn.backends.torch.functions import with_link
