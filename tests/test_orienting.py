@@ -9,6 +9,7 @@ import torch
 
 import tensorattn as ta
 from benchmarks.measuring import peak_bytes_torch
+from benchmarks.workloads import find
 from tensorattn import units
 from tensorattn.backends.numpy import functions as numpy_functions
 from tensorattn.backends.torch import tiles
@@ -123,6 +124,15 @@ def test_a_tile_is_one_position_shorter_where_its_rows_would_share_places():
     positions = stream.tile.entries // stream.tile.per.value(sizes)
     assert positions == 15
     assert positions * 256 % tiling.CONFLICT
+
+
+def test_a_tile_along_the_last_axis_stays_as_long_as_whole_vectors():
+    """64 keys a tile, though an operand of 64 features has rows of 4096 then: 63 columns would be slower to make."""
+    workload = find("W1")
+    sizes = workload.sizes["full"]
+    stream = next(i for i in inner(adjoint(workload.text(sizes), sizes).body) if isinstance(i, Stream))
+    assert stream.axis.name == "nu"
+    assert stream.tile.entries // stream.tile.per.value(sizes) == 64
 
 
 def test_what_no_round_changes_is_brought_into_order_once():

@@ -20,6 +20,7 @@ LEAST_POSITIONS = 512  # of the barred axes in a tile, so that a row's operands 
 REUSE = 64  # rows or positions below which matrix products are bound by memory
 SMALL_PRODUCT = 16  # products whose arrays are all smaller than the largest by this factor do not matter
 CONFLICT = 512  # entries: rows that begin at multiples of it share few places of the cache
+VECTOR = 16  # entries of float32 in a register of the processor
 FEW_POSITIONS = 7  # of which one less would be much less
 FEWEST_ARRAYS, MOST_ARRAYS = 2, 4  # of a slice that is dense inside, among which its memory is shared
 
@@ -117,16 +118,18 @@ def slice_rule(
     short = positions if 2 * tile_entries < min(positions, flow.length(axis)) * per else 0
     entries = max(found.entries, wanted)
     fitting = min(entries // max(per, 1), flow.length(axis))
-    if fitting > FEW_POSITIONS and any(_conflicts(flow, r, axis, fitting) for r in held_by):
+    whole = max((r for r in held_by if axis in r.axes), key=lambda r: flow.entries(r.axes), default=None)
+    if whole is not None and fitting > FEW_POSITIONS and _conflicts(flow, whole, axis, fitting):
         entries = (fitting - 1) * per
     return TileRule(entries, found.per), short
 
 
 def _conflicts(flow: Flow, register: Register, axis: Index, positions: int) -> bool:
-    """Whether rows begin at multiples of 2 KB from each other with a tile of so many positions, and not with others."""
-    place = register.axes.index(axis) if axis in register.axes else 0
+    """Whether rows begin at multiples of 2 KB from each other with a tile of so many positions, and with one less do
+    not, but still at whole vectors."""
+    place = register.axes.index(axis)
     inner = flow.entries(register.axes[place + 1 :])
-    return place > 0 and inner % CONFLICT > 0 and positions * inner % CONFLICT == 0
+    return place > 0 and inner % CONFLICT > 0 and inner % VECTOR == 0 and positions * inner % CONFLICT == 0
 
 
 def _arrays(flow: Flow, loop: Iterable[int]) -> int:
