@@ -10,6 +10,7 @@ from typing import Any
 
 from tensorattn.errors import ShapeError
 from tensorattn.sizes import Size
+from tensorattn.syntax import expression_tree
 
 _HIGHEST_POWER = 16
 _OPERATORS: dict[type[ast.operator], Any] = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
@@ -50,7 +51,7 @@ def _size(name: str, entry: Any) -> Size:
 def _parsed(name: str, text: str) -> Size:
     """`2*D`, `H*K + 1`: integers, names, + - *, powers, and division by an integer."""
     try:
-        tree = ast.parse(text.replace("'", "_prime"), mode="eval").body
+        tree = expression_tree(text.replace("'", "_prime"))
         size = _evaluate(tree)
     except (SyntaxError, TypeError, ValueError, RecursionError):
         raise _refused(name, text, "a size is an integer, a name, or these joined by + - * ** (2*D, H*K)") from None

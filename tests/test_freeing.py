@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import gc
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -127,3 +130,33 @@ def test_an_array_that_is_another_renamed_has_no_line(backend: str) -> None:
     function = ast.parse(source).body[-1]
     copies = [n for n in ast.walk(function) if isinstance(n, ast.Assign) and isinstance(n.value, ast.Name)]
     assert not copies
+
+
+def test_threads_may_make_functions_at_a_time():
+    """Python 3.11 counts the depth of syntax trees once for all threads: a SystemError where they switch meanwhile."""
+    lines = (f"    b{n} = a + ({n} * (a + (1 + (2 * a))))\n" for n in range(60))
+    source = f"def f(a):\n{''.join(lines)}    return (b0,)\n"
+    failures, before = [], gc.get_threshold()
+
+    def make():
+        try:
+            for _ in range(8):
+                freed(source, [f"b{n}" for n in range(60)])
+        except SystemError as error:
+            failures.append(error)
+
+    def switch(phase, info):
+        time.sleep(0)
+
+    gc.callbacks.append(switch)
+    gc.set_threshold(50)
+    try:
+        threads = [threading.Thread(target=make) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(switch)
+    assert not failures

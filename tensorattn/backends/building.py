@@ -17,6 +17,7 @@ from tensorattn.backends.naming import identifier
 from tensorattn.backends.rendering import function_source
 from tensorattn.backends.vocabulary import Vocabulary
 from tensorattn.kernel import Kernel
+from tensorattn.syntax import module_tree
 
 _serial = itertools.count()
 
@@ -48,7 +49,7 @@ def definitions(module: str) -> tuple[Definition, ...]:
     text = files(package).joinpath(f"{stem}.py").read_text(encoding="utf-8")
     lines = text.splitlines()
     found: list[Definition] = []
-    for node in ast.parse(text).body:
+    for node in module_tree(text).body:
         if isinstance(node, ast.Expr) or getattr(node, "module", "") == "__future__":
             continue
         decorators = getattr(node, "decorator_list", [])
@@ -94,7 +95,7 @@ def render(kernel: Kernel, name: str, words: Vocabulary, standalone: bool = Fals
 
 def _closure(function: str, words: Vocabulary) -> tuple[list[str], set[str]]:
     """The helper definitions a function needs, in order, and the imports those need."""
-    needed = set(_names(ast.parse(function)))
+    needed = set(_names(module_tree(function)))
     chosen: list[str] = []
     imports: set[str] = set()
     for module in reversed(words.helpers):

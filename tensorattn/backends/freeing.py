@@ -6,6 +6,8 @@ import ast
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from tensorattn.syntax import module_tree
+
 
 def freed(source: str, arrays: Collection[str]) -> str:
     """The source of one function with a line `del a, b` wherever arrays are used for the last time.
@@ -13,7 +15,7 @@ def freed(source: str, arrays: Collection[str]) -> str:
     Nothing is deleted right before the function returns. In a branch, what no branch uses later is deleted in each; in
     a loop only what the loop makes and no later round reads.
     """
-    tree = ast.parse(source)
+    tree = module_tree(source)
     function = next(node for node in tree.body if isinstance(node, ast.FunctionDef))
     freeing = _Freeing(frozenset(arrays))
     freeing.visit(function.body, frozenset(), frozenset(), last=True)
