@@ -79,3 +79,8 @@ def differences(program: Program, name: str, arrays: Arrays, seed: np.ndarray, s
             sides.append((seed * compiled({**arrays, name: moved})).sum())
         found[place] = (sides[0] - sides[1]) / (2 * step)
     return found
+
+
+def normal(**shapes: tuple[int, ...]) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {name: rng.normal(size=shape) for name, shape in shapes.items()}

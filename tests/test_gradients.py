@@ -14,16 +14,11 @@ import tensorattn as ta
 from tensorattn.cli import main
 from tensorattn.ir import Normalise, walk
 from tensorattn.lowering import streaming
-from tests.gradients import agree, by_program, by_torch, close, differences, seed_of
+from tests.gradients import agree, by_program, by_torch, close, differences, normal, seed_of
 
 SOFTMAX = "y^mu_n = W^<mu bar(nu)> v^nu_n"
 JOINT = "W^<mu nu rho> = k^mu_i q^nu_i r^rho_i\ny^mu_n = W^<mu bar(nu rho)> v^nu_n w^rho_n"
 pytestmark = pytest.mark.filterwarnings("ignore::tensorattn.NotationWarning")
-
-
-def normal(**shapes: tuple[int, ...]) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(0)
-    return {name: rng.normal(size=shape) for name, shape in shapes.items()}
 
 
 # What is printed ----------------------------------------------------------------------------------------------------
@@ -101,28 +96,6 @@ def test_normalisers(masked: str) -> None:
     if "keep" in masked:
         found = by_program(gradient, 3, {**given, "dy": np.ones((3, 2))})
         assert (found[0][~KEEP] == 0).all()
-
-
-@pytest.mark.parametrize("body", ["lse[i s t](x_i + b_j)", "max[i s](x_i + b_j)", "min[s t : s <= j](b_j)"])
-@pytest.mark.parametrize("size", [0, 1, 2])
-def test_reductions_over_indices_that_nothing_in_them_holds(body: str, size: int) -> None:
-    program = ta.parse(f"y_j = {body}")
-    arrays = normal(x=(3,), b=(4,))
-    given = {n: arrays[n] for n in program.inputs}
-    sizes = {n: s for n, s in {"s": size, "t": 3}.items() if f" {n}" in body}
-    gradient = ta.grad(program, program.inputs)
-    found = by_program(gradient, len(given), {**given, "dy": np.ones(4)}, sizes, plan="dense")
-    for name, value in zip(given, found, strict=True):
-        wanted = differences(program, name, given, np.ones(4), sizes) if size else np.zeros(value.shape)
-        np.testing.assert_allclose(value, wanted, atol=1e-8)
-
-
-@pytest.mark.parametrize(
-    "argument", ["sum[i](x_<i j> u_i)", "lse[i](x_<i j> + u_i)", "max[i](x_<i j> u_i)", "softmax[i](x_<i j>) u_i"]
-)
-def test_an_argument_that_sums_and_reads_by_position_stands_beside_itself(argument: str) -> None:
-    arrays = normal(e=(7,), x=(3, 4), u=(3,)) | {"g": np.array([2, 6, 0, 2])}
-    agree(f"y_j = tanh(e_<g_j> + {argument})", ["e", "x", "u"], arrays)
 
 
 @pytest.mark.parametrize("exponent", [1.0, 1 + 1e-4, 1.3, 2.0])
@@ -369,9 +342,6 @@ def test_what_is_refused(asked: tuple[str, object, str | None], message: str) ->
     assert str(caught.value) == message
 
 
-# The command line -----------------------------------------------------------------------------------------------------
-
-
 def test_both_ways_around_a_sum_over_the_batch() -> None:
     """That the message names: a named axis, and `...` for the shared input, too."""
     given = normal(q=(2, 3, 4), K=(5, 4), V=(5, 6), dy=(2, 3, 6))
@@ -384,6 +354,9 @@ def test_both_ways_around_a_sum_over_the_batch() -> None:
     spread = ta.compile(ta.grad(text.format("...", "...", "K_<... k i>"), "K"))
     found = spread(given | {"K": np.broadcast_to(given["K"], (2, 5, 4))})
     np.testing.assert_allclose(found.sum(0), wanted, atol=1e-12)
+
+
+# The command line -----------------------------------------------------------------------------------------------------
 
 
 def test_the_command_prints_the_program() -> None:

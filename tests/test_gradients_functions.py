@@ -9,7 +9,7 @@ import torch
 import tensorattn as ta
 from tensorattn.differentiating.functions import CONSTANT, TABLE
 from tensorattn.ir import BOOLEAN, FUNCTIONS, OPERATORS
-from tests.gradients import agree, by_program, close
+from tests.gradients import agree, by_program, close, differences, normal
 
 pytestmark = pytest.mark.filterwarnings("ignore::tensorattn.NotationWarning")
 
@@ -53,3 +53,25 @@ def test_gelu_is_differentiated_three_times_at_zero() -> None:
     (second,) = torch.autograd.grad(first.sum(), x)
     program = ta.grad(program, "x", output="dx")
     close(by_program(program, 1, {**arrays, "ddx": np.ones(5)}), [second.numpy()])
+
+
+@pytest.mark.parametrize("body", ["lse[i s t](x_i + b_j)", "max[i s](x_i + b_j)", "min[s t : s <= j](b_j)"])
+@pytest.mark.parametrize("size", [0, 1, 2])
+def test_reductions_over_indices_that_nothing_in_them_holds(body: str, size: int) -> None:
+    program = ta.parse(f"y_j = {body}")
+    arrays = normal(x=(3,), b=(4,))
+    given = {n: arrays[n] for n in program.inputs}
+    sizes = {n: s for n, s in {"s": size, "t": 3}.items() if f" {n}" in body}
+    gradient = ta.grad(program, program.inputs)
+    found = by_program(gradient, len(given), {**given, "dy": np.ones(4)}, sizes, plan="dense")
+    for name, value in zip(given, found, strict=True):
+        wanted = differences(program, name, given, np.ones(4), sizes) if size else np.zeros(value.shape)
+        np.testing.assert_allclose(value, wanted, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    "argument", ["sum[i](x_<i j> u_i)", "lse[i](x_<i j> + u_i)", "max[i](x_<i j> u_i)", "softmax[i](x_<i j>) u_i"]
+)
+def test_an_argument_that_sums_and_reads_by_position_stands_beside_itself(argument: str) -> None:
+    arrays = normal(e=(7,), x=(3, 4), u=(3,)) | {"g": np.array([2, 6, 0, 2])}
+    agree(f"y_j = tanh(e_<g_j> + {argument})", ["e", "x", "u"], arrays)
