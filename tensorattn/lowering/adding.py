@@ -8,19 +8,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tensorattn.kernel import Apply, Contract, Instruction, Kernel, Stream
-from tensorattn.lowering.liveness import INNER, makes, reads
+from tensorattn.lowering.liveness import makes, reads, with_bodies
 from tensorattn.lowering.products import neighbours, product
 from tensorattn.parts import Register, Summand
 
 
 def with_sums(kernel: Kernel) -> Kernel:
     """The kernel in whose loops products take along what is added to them."""
-    return replace(kernel, body=tuple(map(_inside, kernel.body)))
+    return replace(kernel, body=_inside_all(kernel.body))
+
+
+def _inside_all(body: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
+    return tuple(map(_inside, body))
 
 
 def _inside(instruction: Instruction) -> Instruction:
-    parts = {name: tuple(map(_inside, inner)) for name in INNER if (inner := getattr(instruction, name, ()))}
-    changed = replace(instruction, **parts)
+    changed = with_bodies(instruction, _inside_all)
     if not isinstance(changed, Stream):
         return changed
     ends = {*changed.merged, *(p.part for p in (*changed.carry, *changed.stacked))}

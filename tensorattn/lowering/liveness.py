@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields, replace
 
 from tensorattn.kernel import Attempt, IfBounded, IfFinite, Instruction, Stream
 from tensorattn.parts import Ceiling, Joint, Norm, Register, Summand
 from tensorattn.records import Record
+
+Body = tuple[Instruction, ...]
 
 
 def reads(instruction: Instruction | Record) -> frozenset[Register]:
@@ -63,6 +65,12 @@ def made_within(body: Iterable[Instruction]) -> Iterator[Register]:
         yield from makes(instruction)
         for name in INNER:
             yield from made_within(getattr(instruction, name, ()))
+
+
+def with_bodies(instruction: Instruction, change: Callable[[Body], Body]) -> Instruction:
+    """The instruction with its bodies changed, if it has any."""
+    parts = {name: change(inner) for name in INNER if (inner := getattr(instruction, name, ()))}
+    return replace(instruction, **parts) if parts else instruction
 
 
 def _registers(value: object) -> Iterator[Register]:

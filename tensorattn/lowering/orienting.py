@@ -15,10 +15,10 @@ from tensorattn.kernel import Apply, Arrange, Contract, Fold, Instruction, Strea
 from tensorattn.lowering.liveness import makes, reads
 from tensorattn.lowering.narrowing import is_sum
 from tensorattn.lowering.products import Axes, Product, product
+from tensorattn.lowering.tiling import CONFLICT
 from tensorattn.lowering.unifying import renamed
 from tensorattn.parts import Register, TileRule
 
-CONFLICT = 512  # entries: rows that begin at multiples of it from each other are slow to read across
 FEW_COLUMNS, LARGER = 128, 4  # up to so many, of so many times as many rows
 WORTH_A_COPY = 256  # so many summed entries, and few columns, make up for bringing a result into order
 FEWER_COLUMNS = 48

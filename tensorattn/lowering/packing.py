@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from tensorattn.kernel import Arrange, Contract, Instruction, Stream
-from tensorattn.lowering.liveness import INNER, made_within
+from tensorattn.lowering.liveness import made_within, with_bodies
 from tensorattn.lowering.products import Axes, product
 from tensorattn.parts import Register
 
@@ -23,18 +24,14 @@ def packed(body: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
             before = _Copies(instruction)
             instruction = replace(instruction, body=_products(instruction.body, before.product))
             found += before.made
-        parts = {name: packed(inner) for name in INNER if (inner := getattr(instruction, name, ()))}
-        found.append(replace(instruction, **parts))
+        found.append(with_bodies(instruction, packed))
     return tuple(found)
 
 
 def _products(body: tuple[Instruction, ...], change: Callable[[Contract], Contract]) -> tuple[Instruction, ...]:
     """The body with every product changed, those in its branches and loops too."""
-    found: list[Instruction] = []
-    for instruction in body:
-        parts = {name: _products(inner, change) for name in INNER if (inner := getattr(instruction, name, ()))}
-        found.append(change(instruction) if isinstance(instruction, Contract) else replace(instruction, **parts))
-    return tuple(found)
+    inside = partial(_products, change=change)
+    return tuple(change(i) if isinstance(i, Contract) else with_bodies(i, inside) for i in body)
 
 
 class _Copies:

@@ -99,7 +99,8 @@ def rebased(kernel: Kernel, base: str) -> Kernel:
     body = kernel.body
     exps = [i for i in body if isinstance(i, Apply) and i.function == "exp"]
     while exps:
-        alike = [e for e in exps if _scales(body, e) & _scales(body, exps[0])] or exps[:1]
+        scales = _scales(body, exps[0])
+        alike = [exps[0], *(e for e in exps[1:] if scales and scales & _scales(body, e))]
         changed = without_dead(_rebased(body, alike), results)
         body = changed if _is_no_more(body, changed, exps[0].out) else body
         exps = [e for e in exps if e not in alike]

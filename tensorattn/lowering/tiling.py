@@ -105,9 +105,8 @@ def slice_rule(
 ) -> tuple[TileRule, int]:
     """The tile of a loop over an axis whose body is dense, with `rows` at each position where it multiplies nothing.
 
-    Smaller than a tile, for there are several arrays like the largest at once; but not so small that the
-    operands are read for a few rows only. With it, how many positions there should be if those are too many for a tile,
-    else 0.
+    Smaller than a tile, for there are several arrays like the largest at once; but not so small that the operands are
+    read for a few rows only. With it, how many positions there should be if those are too many for a tile, else 0.
     """
     held_by = tuple(registers)
     arrays = min(max(_arrays(flow, loop), FEWEST_ARRAYS), MOST_ARRAYS)
