@@ -138,6 +138,20 @@ def test_softmaxes_that_share_scores_both_use_exp2():
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-11)
 
 
+def test_weights_made_again_from_shared_scores_all_use_exp2():
+    """Each alone would need the scores in both units."""
+    sizes = dict(mu=112, nu=112, rho=112, i=8, n=8)
+    program = ta.parse(SHARED)
+    dtypes = dict.fromkeys(program.inputs, "float32")
+    key = units.key_of(program, ("a", "b"), {}, dtypes, 0, sizes, "streamed", None)
+    given = tuple(n < 2 for n in range(len(units.unit(key).outputs)))
+    unit = units.unit(units.stepped(key, "adjoint", given, tuple(program.inputs)))
+    planned = unit.planned("torch", {name: sizes[name] for name, _ in unit.kernel.sizes})
+    (body,) = [i.body for i in planned.body if isinstance(i, Stream)]
+    functions = [i.function for i in body if isinstance(i, Apply)]
+    assert (functions.count("exp2"), functions.count("exp")) == (2, 0)
+
+
 @pytest.mark.filterwarnings("ignore::tensorattn.NotationWarning")
 def test_the_log_sum_exp_of_softmaxes_by_exp2_is_in_its_own_unit():
     """Gradients make the weights again from it; scores are too large for the branch that needs no maximum."""

@@ -135,6 +135,16 @@ def test_a_tile_along_the_last_axis_stays_as_long_as_whole_vectors():
     assert stream.tile.entries // stream.tile.per.value(sizes) == 64
 
 
+@pytest.mark.parametrize(("name", "share"), [("W3", 2), ("W9", 4)])
+def test_a_tile_is_as_large_as_the_arrays_of_a_round_allow(name, share):
+    """Weights and their gradient are two; relations between relations hold many, of which each has a quarter."""
+    workload = find(name)
+    text = workload.text({})
+    sizes = {n: s for n, s in workload.sizes["full"].items() if n in ta.parse(text).indices}
+    stream = next(i for i in inner(adjoint(text, sizes).body) if isinstance(i, Stream))
+    assert stream.tile.entries == streaming.TILE_ENTRIES // share
+
+
 def test_what_no_round_changes_is_brought_into_order_once():
     """k M is read with its summed index between the others: copied before the loop, for both products."""
     sizes = dict(h=1, mu=256, nu=256, rho=256, i=32, j=32, l=32, n=32)
