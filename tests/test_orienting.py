@@ -17,8 +17,10 @@ from tensorattn.cost import kernel_cost
 from tensorattn.ir import Index
 from tensorattn.kernel import Apply, Arrange, Contract, IfBounded, Stream
 from tensorattn.lowering import orienting, streaming, tiling
+from tensorattn.lowering.flow import Flow
 from tensorattn.lowering.liveness import INNER, made_within
 from tensorattn.lowering.products import product
+from tests.kernels import register
 from tests.strategies import examples
 from tests.test_derivatives import MASKED, SETTINGS, check, masked_inputs
 
@@ -124,6 +126,22 @@ def test_a_tile_is_one_position_shorter_where_its_rows_would_share_places():
     positions = stream.tile.entries // stream.tile.per.value(sizes)
     assert positions == 15
     assert positions * 256 % tiling.CONFLICT
+
+
+@pytest.mark.parametrize(
+    ("axes", "positions", "conflicts"),
+    [
+        ("mu nu rho", 16, True),
+        ("mu nu rho", 15, False),
+        ("nu rho", 16, False),
+        ("mu nu", 512, False),
+        ("mu nu i", 64, False),
+    ],
+)
+def test_which_tiles_are_one_position_shorter(axes, positions, conflicts):
+    """Those of whose rows each begins a multiple of 2 KB after the other, where that costs no part of a vector."""
+    flow = Flow((), frozenset(), dict(mu=256, nu=512, rho=256, i=8))
+    assert tiling._conflicts(flow, register("p", axes), Index("nu"), positions) is conflicts
 
 
 def test_a_tile_along_the_last_axis_stays_as_long_as_whole_vectors():
