@@ -75,6 +75,8 @@ def select(p: torch.Tensor, a: torch.Tensor, b: torch.Tensor | float, out: torch
     out = out if out is a else out.copy_(a)
     if not out.is_cpu:
         return out.masked_fill_(~p, b)
+    if _at_places(p, out, b):
+        return out
     first, last = outside(p)
     if first < last:
         part = out[..., first:last] if p.dim() and p.shape[-1] > 1 else out
@@ -91,6 +93,22 @@ def outside(p: torch.Tensor) -> tuple[int, int]:
     columns = bytes_.flatten(0, -2).amin(0) if p.dim() > 1 else bytes_.reshape(-1)
     places = (columns == 0).nonzero()
     return (int(places[0]), int(places[-1]) + 1) if len(places) else (0, 0)
+
+
+SHORT_MASK = 1 << 14  # whose places are found in less time than a tile takes
+FEW_PLACES = 16  # of which one is outside: then an entry at a time costs less than all that lie around them
+
+
+def _at_places(p: torch.Tensor, out: torch.Tensor, b: float) -> bool:
+    """Fill `out` where not p, place by place; whether that was worth it."""
+    if p.numel() > SHORT_MASK or not out.is_contiguous() or p.shape != out.shape[out.dim() - p.dim() :]:
+        return False
+    places = p.logical_not().view(-1).nonzero().squeeze(1)
+    if len(places) * FEW_PLACES > p.numel():
+        return False
+    if len(places):
+        out.view(-1, p.numel()).index_fill_(1, places, b)
+    return True
 
 
 FEW_BITS = 1 << 15  # of a mask at once
