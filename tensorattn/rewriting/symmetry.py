@@ -3,12 +3,12 @@
 Where the score and the predicate do not change under permutations of m indices of one size that are summed with the
 weights, a sum over all tuples is one over the ordered ones ν ≤ ρ ≤ …, each as often as it has distinct permutations:
 
-    Σ_b softmax_b(s) V  =  Σ_{ν ≤ ρ} w c V̄ / (1 + Σ_{ν ≤ ρ} w (c - 1)),   w = softmax_{b: ν ≤ ρ}(s),
+    Σ_b softmax_b(s) V  =  Σ_{ν ≤ ρ} softmax_{b: ν ≤ ρ}(s + log c) V̄,
 
-V̄ the mean of V over the permutations, c = m! / Π (lengths of the runs of equal indices)!. (Σ w is 1, or less beside a
-sink, whose share must not be counted c times; it is 0 where nothing is admitted, and so is the result.) The order is a
-predicate of positions: where loops over tiles leave out what it excludes, 1/m! of the work remains. It pays only there,
-with many rows of scores for each value; no step more runs over the scores than before.
+V̄ the mean of V over the permutations, c = m! / Π (lengths of the runs of equal indices)! (over m!, where no sink is
+weighed beside it, so that most scores stay as they are). The order is a predicate of positions: where loops over tiles
+leave out what it excludes, 1/m! of the work remains. It pays only there, with many rows of scores for each value; no
+step more runs over the scores than before.
 
 The order excludes nothing that does not stand, permuted, among what it admits. A program without a predicate must
 therefore not get one (beside a predicate an admitted ±∞ makes NaN, docs/design.md §8): there the weights are
@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, pairwise, permutations
-from math import factorial, prod
+from math import factorial, log, prod
 
 from tensorattn.ir import (
     Add,
@@ -76,7 +76,7 @@ def mirrored(node: Expr) -> Normalise | None:
     It protects nothing: the program had none, and what it excludes stands among what it admits.
     """
     match node:
-        case Add(terms=(Normalise(where=where, score=score) as weights, Number(value=0))):
+        case Add(terms=(Normalise(where=where, score=Add(terms=(score, _))) as weights, Number(value=0))):
             pairs = pairwise(_ordered(where))
             swapped = [alike(score, _permuted(score, pair, pair[::-1]), lambda name: name) for pair in pairs]
             return weights if swapped and all(swapped) else None
@@ -129,13 +129,13 @@ class _Known:
         if values.held and not self.pays(found, values):
             return found.product
         where = conjunction((*conjuncts(weights.where), *conjuncts(_order(indices))))
-        halves = replace(weights, where=where)
-        counted = self.counted(values, indices)
+        often = _logarithm(indices, 1 if weights.options else factorial(len(indices)))
+        halves = replace(weights, where=where, score=Add((weights.score, often)))
+        mean = self.mean(values, indices)
         if weights.where is None:
-            return _plain(found, _unmasked(halves), values, counted, indices)
+            return _plain(found, _unmasked(halves), values, mean, indices)
         summed = tuple(i for i in found.product.summed if i not in values.own)
-        total = replace(found.product, factors=(halves, counted, *values.rest), summed=summed)
-        return Product((total, _share(halves, weights.indices, indices)))
+        return replace(found.product, factors=(halves, *mean, *values.rest), summed=summed)
 
     # where it may be done -------------------------------------------------------------------------------------------
 
@@ -169,17 +169,16 @@ class _Known:
         apart = found.weights.where is None and any(factor.free & barred for factor in values.rest)
         return bool(rows) and not apart and prod(self.sizes.get(i.name, NOMINAL) for i in rows) >= LEAST_ROWS
 
-    def counted(self, values: _Values, indices: Sequence[Index]) -> Expr:
-        """c times the mean of the values over the permutations of the indices."""
+    def mean(self, values: _Values, indices: Sequence[Index]) -> tuple[Expr, ...]:
+        """The mean of the values over the permutations of the indices, as factors."""
         if not values.held:
-            return _multiplicity(indices)
+            return ()
         terms: list[Expr] = []
         for order in permutations(indices):
             term = _permuted(values.product, indices, order)
             if not any(alike(known, term, self.size) for known in terms):
                 terms.append(self.renumbered(term) if terms else term)
-        total = Add(tuple(terms)) if len(terms) > 1 else terms[0]
-        return Product((_multiplicity(indices, scale=1 / len(terms)), total))
+        return (Product((Number(1 / len(terms)), Add(tuple(terms)))),) if len(terms) > 1 else (terms[0],)
 
     def renumbered(self, term: Expr) -> Expr:
         """A term of a sum with bound indices of its own."""
@@ -209,27 +208,20 @@ def _values(found: NormalisedReduction, indices: Sequence[Index]) -> _Values:
     return _Values(tuple(held), tuple(rest), own)
 
 
-def _plain(found: NormalisedReduction, weights: Expr, values: _Values, counted: Expr, indices: Sequence[Index]) -> Expr:
+def _plain(
+    found: NormalisedReduction, weights: Expr, values: _Values, mean: Sequence[Expr], indices: Sequence[Index]
+) -> Expr:
     """The product without a predicate: what does not hold an ordered index stays outside of the sum over them."""
     product = found.product
-    if values.held:
-        zeroed = Map("where", (_order(indices), counted, Number(0)))
-        total = Product((weights, zeroed), tuple(i for i in product.summed if i in found.barred))
-    else:
-        total = Product((weights, counted), tuple(i for i in product.summed if i in indices))
+    zeroed = tuple(Map("where", (_order(indices), value, Number(0))) for value in mean)
+    inside = found.barred if values.held else indices
+    total = Product((weights, *zeroed), tuple(i for i in product.summed if i in inside))
     summed = tuple(i for i in product.summed if i not in (*total.summed, *values.own))
-    share = _share(weights, found.barred, indices)
-    outer = replace(product, factors=(total, share, *values.rest), summed=summed)
+    outer = replace(product, factors=(total, *values.rest), summed=summed)
     if all(isinstance(factor, Number) for factor in values.rest):
         return outer
     some = Map("less", (Number(0), Product(tuple(Extent(i.name) for i in total.summed))))
     return Map("where", (some, outer, Number(0)))  # a sum of nothing is 0, whatever it is multiplied with
-
-
-def _share(weights: Expr, barred: tuple[Index, ...], indices: Sequence[Index]) -> Expr:
-    """What the ordered weights are to be multiplied with, so that they are shares of all tuples."""
-    more = Product((weights, _multiplicity(indices, less=1)), barred)
-    return Map("reciprocal", (Add((Number(1), more)),))
 
 
 def _unmasked(node: Expr) -> Expr:
@@ -261,14 +253,13 @@ def _ordered(where: Expr | None) -> tuple[Index, ...]:
     return (pairs[0][0], *(b for _, b in pairs)) if pairs and joined else ()
 
 
-def _multiplicity(indices: Sequence[Index], equal: tuple[bool, ...] = (), *, scale: float = 1, less: int = 0) -> Expr:
-    """`scale` c - `less` of an ordered tuple; `equal`: for the first neighbours, whether they are known to be equal."""
+def _logarithm(indices: Sequence[Index], all_: int, equal: tuple[bool, ...] = ()) -> Expr:
+    """log c of an ordered tuple, over `all_`; `equal`: for the first neighbours, whether they are known to be equal."""
     if len(equal) == len(indices) - 1:
         runs = [1]
         for same in equal:
             runs[-1:] = [runs[-1] + 1] if same else [runs[-1], 1]
-        number = factorial(len(indices)) // prod(map(factorial, runs)) * scale - less
-        return Number(int(number) if number == int(number) else number)
+        return Number(log(factorial(len(indices)) // prod(map(factorial, runs)) / all_))
     a, b = indices[len(equal) : len(equal) + 2]
-    branches = (_multiplicity(indices, (*equal, same), scale=scale, less=less) for same in (True, False))
+    branches = (_logarithm(indices, all_, (*equal, same)) for same in (True, False))
     return Map("where", (Map("equal", (Position(a), Position(b))), *branches))
