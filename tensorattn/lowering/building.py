@@ -24,6 +24,7 @@ class Builder:
     _lengths: dict[str, Axis | Size] = field(default_factory=dict)
     _casts: dict[tuple[Register, str], Register] = field(default_factory=dict)
     _iotas: dict[Index, Register] = field(default_factory=dict)
+    _numbers: dict[Register, Apply] = field(default_factory=dict)  # choices of literals
     products: dict[frozenset[Register], tuple[Register, ...]] | None = None  # made by `contract`, while it is a dict
 
     @property
@@ -65,7 +66,10 @@ class Builder:
 
     def apply(self, function: str, *arguments: Operand, dtype: str) -> Register:
         axes = self.order(index for a in arguments if isinstance(a, Register) for index in a.axes)
-        return self.emit(Apply(self.register(axes, dtype), function, arguments))
+        made = Apply(self.register(axes, dtype), function, arguments)
+        if function in ("where", "select") and all(isinstance(a, Literal) or a in self._numbers for a in arguments[1:]):
+            self._numbers[made.out] = made
+        return self.emit(made)
 
     def fold(self, kind: str, source: Register, keep: Iterable[Index]) -> Register:
         """The source reduced to the axes it shares with `keep`; itself if that is all of them."""
@@ -96,9 +100,16 @@ class Builder:
             return operand
         found = self._casts.get((operand, dtype))
         if found is None:
-            found = self.emit(Cast(self.register(operand.axes, dtype), operand))
-            self._casts[operand, dtype] = found
+            found = self._casts[operand, dtype] = self._cast(operand, dtype)
         return found
+
+    def _cast(self, register: Register, dtype: str) -> Register:
+        """A new register; a choice of numbers is made in the other dtype."""
+        made = self._numbers.get(register)
+        if made is None or register.dtype == "bool":
+            return self.emit(Cast(self.register(register.axes, dtype), register))
+        p, *numbers = made.arguments
+        return self.apply(made.function, p, *(self.cast(n, dtype) for n in numbers), dtype=dtype)
 
     def array(self, operand: Operand, dtype: str) -> Register:
         """An operand as a register of this dtype: a literal becomes an array without axes."""

@@ -8,7 +8,7 @@ from math import inf, log
 
 from tensorattn.kernel import Apply, Arrange, Cast, Contract, IfFinite, Instruction, Kernel, Weigh
 from tensorattn.lowering.liveness import makes, reads, without_dead
-from tensorattn.parts import Literal, Register
+from tensorattn.parts import Literal, Operand, Register
 
 LOG2_E = 1 / log(2)
 
@@ -75,9 +75,24 @@ class Scaling:
         return self._keep(IfFinite(out, made.values, fast, safe))
 
     def _multiplied(self, register: Register) -> Register:
-        scaled = Apply(_named(register), "multiply", (register, Literal(LOG2_E)))
+        scaled = self._number(register) or Apply(_named(register), "multiply", (register, Literal(LOG2_E)))
         (self.inside if register.name in self.makers else self.outside).append(scaled)
         return scaled.out
+
+    def _number(self, register: Register) -> Apply | None:
+        """A choice of numbers, each scaled."""
+        made = self.makers.get(register.name)
+        if not (isinstance(made, Apply) and made.function in ("where", "select")):
+            return None
+        numbers: list[Operand] = []
+        for number in made.arguments[1:]:
+            if isinstance(number, Literal) and isinstance(number.value, (int, float)):
+                numbers.append(Literal(number.value * LOG2_E))
+            elif isinstance(number, Register) and (inner := self._number(number)) is not None:
+                numbers.append(self._keep(inner))
+            else:
+                return None
+        return replace(made, out=_named(register), arguments=(made.arguments[0], *numbers))
 
     def _keep(self, instruction: Contract | Apply | Arrange | Cast | IfFinite) -> Register:
         self.inside.append(instruction)
