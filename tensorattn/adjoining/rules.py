@@ -55,6 +55,11 @@ def _apply(e: Emitter, made: Apply, bar: Register) -> Terms:
     for number, argument in enumerate(made.arguments):
         if not isinstance(argument, Register) or not argument.dtype.startswith("float"):
             continue
+        p = made.arguments[0]
+        chosen = made.function in ("where", "select") and number == 1 and isinstance(p, Register)
+        if chosen and argument.axes == made.out.axes == bar.axes:
+            yield argument, e.select(p, bar, Literal(0.0), bar.dtype)
+            continue
         factors = partials(e, made, number)
         if factors is not None:
             yield argument, e.pulled([bar, *factors], made.out.axes, argument.axes)
