@@ -101,13 +101,16 @@ FEW_PLACES = 16  # of which one is outside: then an entry at a time costs less t
 
 def _at_places(p: torch.Tensor, out: torch.Tensor, b: float) -> bool:
     """Fill `out` where not p, place by place; whether that was worth it."""
-    if p.numel() > SHORT_MASK or not out.is_contiguous() or p.shape != out.shape[out.dim() - p.dim() :]:
+    if p.numel() > SHORT_MASK or not out.numel() or p.shape != out.shape[out.dim() - p.dim() :]:
         return False
-    places = p.logical_not().view(-1).nonzero().squeeze(1)
+    sizes, strides = out.shape[out.dim() - p.dim() :], out.stride()[out.dim() - p.dim() :]
+    if any(strides[n] != strides[n + 1] * sizes[n + 1] for n in range(p.dim() - 1)) or not p.dim():
+        return False
+    places = p.logical_not().flatten().nonzero().squeeze(1)
     if len(places) * FEW_PLACES > p.numel():
         return False
     if len(places):
-        out.view(-1, p.numel()).index_fill_(1, places, b)
+        out.flatten(out.dim() - p.dim()).index_fill_(-1, places, b)
     return True
 
 
