@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import tensorattn as ta
 from tensorattn import reference
 from tensorattn.ir import walk
-from tensorattn.kernel import IfBounded, IfFinite, Normalised, Stream
+from tensorattn.kernel import Apply, IfBounded, IfFinite, Normalised, Stream, Weigh
 from tensorattn.lowering import streaming
 from tensorattn.rewriting import CANONICAL, Rewritten, rewrite, symmetry
 from tensorattn.rewriting.fusing import fuse
@@ -274,7 +274,10 @@ def test_definitions_are_looked_through(monkeypatch: pytest.MonkeyPatch) -> None
     kernel = ta.compile(program, plan="streamed").kernel()
     (choice,) = [i for i in kernel.body if isinstance(i, IfBounded)]
     (loop,) = [i for i in choice.safe if isinstance(i, Stream)]
-    assert any(i.where is not None for i in loop.body if hasattr(i, "where")), "the order is a predicate of the loop"
+    (weigh,) = [i for i in loop.body if isinstance(i, Weigh)]
+    makers = {i.out: i for i in loop.body if isinstance(i, Apply)}
+    assert weigh.where is None and makers[weigh.score].function == "add", "no entry is tested"
+    assert loop.narrowed, "but the order bounds the loop"
     assert not any(isinstance(i, IfFinite) for i in (*kernel.body, *loop.body)), "and guards nothing"
     assert not any(isinstance(i, Normalised) for i in kernel.body)
 

@@ -8,12 +8,12 @@ over the blocks at the sizes at hand.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import inf, prod
+from math import prod
 
 from tensorattn.ir import Index
-from tensorattn.kernel import Apply, Normalised
+from tensorattn.kernel import Apply, Instruction, Normalised
 from tensorattn.lowering.flow import Flow
-from tensorattn.lowering.intervals import Constraint, constraints, interval
+from tensorattn.lowering.intervals import Constraint, constraints, filled, interval
 from tensorattn.lowering.tiling import REUSE, reuse
 from tensorattn.parts import Bound, Edge, Literal, Register, TileRule
 from tensorattn.sizes import Size
@@ -32,7 +32,7 @@ def blocked_rows(
 ) -> tuple[Index, TileRule] | None:
     """The free axis to cut into blocks and their length; None where no predicate makes that worth while."""
     makers = {flow.out(n).name: i for n, i in enumerate(flow.body) if hasattr(i, "out")}
-    rules = constraints(found.where, makers)
+    rules = constraints(found.where or filled(found.score, makers), makers)
     tied = [i for i in free if any(i in dict(c.form.positions) for c in rules) and flow.length(i) > BLOCKS[0]]
     if not tied:
         return None
@@ -57,11 +57,11 @@ def blocked_slices(flow: Flow, tile_entries: int) -> tuple[Index, TileRule] | No
     product with few rows is slow (`tiling.slice_rule` does the same where no predicate ties the axis).
     """
     makers = {flow.out(n).name: i for n, i in enumerate(flow.body) if hasattr(i, "out")}
-    found = [i for i in flow.body if isinstance(i, Apply) and _is_excluding(i)]
+    found = [(i.arguments[0], where) for i in flow.body if (where := _excluding(i, makers)) is not None]
     if not found:
         return None
-    largest = max(found, key=lambda i: flow.entries(i.out.axes))
-    axes, rules = largest.out.axes, constraints(largest.arguments[0], makers)  # type: ignore[arg-type]
+    largest, where = max(found, key=lambda pair: flow.entries(pair[0].axes))
+    axes, rules = largest.axes, constraints(where, makers)
     tied = [i for i in axes if any(i in dict(c.form.positions) for c in rules)]
     alone = prod(flow.length(i) for i in axes if i not in tied)
     prices: dict[tuple[Index, int], float] = {}
@@ -80,12 +80,12 @@ def blocked_slices(flow: Flow, tile_entries: int) -> tuple[Index, TileRule] | No
     return best[0], TileRule(best[1], Size.of(1))
 
 
-def _is_excluding(instruction: Apply) -> bool:
-    """Whether it leaves −∞ where a predicate excludes."""
-    match instruction.arguments:
-        case (Register(dtype="bool"), Register(), Literal(value=value)) if instruction.function == "select":
-            return value == -inf
-    return False
+def _excluding(instruction: Instruction, makers: Mapping[str, Instruction]) -> Register | None:
+    """The predicate below which it is an exponential."""
+    match instruction:
+        case Apply(function="exp" | "exp2", arguments=(Register() as score,)):
+            return filled(score, makers)
+    return None
 
 
 def _weighed(

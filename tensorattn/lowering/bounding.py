@@ -87,7 +87,7 @@ def _limits(
     states = [c.state.name for c in stream.carry]
     found = {w.out.name: Magnitudes(body, states, weights, frozenset(w.score.axes)) for w in weighs}
     limits = [
-        (found[w.out.name].norm(w.score), 0.0, LIMIT[w.out.dtype] / (log(2) if w.base == "2" else 1)) for w in weighs
+        (found[w.out.name].score(w.score), 0.0, LIMIT[w.out.dtype] / (log(2) if w.base == "2" else 1)) for w in weighs
     ]
     for w in weighs:
         for part in _sums(body, w):

@@ -15,8 +15,7 @@ def exposed(program: Program) -> frozenset[Expr]:
 
     What alone brings the predicate to a product is 0 where it excludes, and so needs no protection from it.
     """
-    masked = bringing(program)
-    ordered = {weights for s in program.statements for node in walk(s.body) if (weights := mirrored(node)) is not None}
+    masked, ordered = bringing(program), unguarded(program)
     names: set[str] = set()
     found: set[Expr] = set()
 
@@ -31,6 +30,12 @@ def exposed(program: Program) -> frozenset[Expr]:
     for statement in reversed(program.statements):
         visit(statement.body, statement.name in names)
     return frozenset(found)
+
+
+def unguarded(program: Program) -> frozenset[Normalise]:
+    """The weights whose predicate excludes nothing but what stands, permuted, among what it admits."""
+    nodes = (node for statement in program.statements for node in walk(statement.body))
+    return frozenset(weights for node in nodes if (weights := mirrored(node)) is not None)
 
 
 def has_predicate(program: Program) -> bool:

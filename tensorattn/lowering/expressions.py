@@ -34,7 +34,7 @@ from tensorattn.ir import (
 from tensorattn.kernel import Fill, Fold, Join, Largest, LogSumExp, Normalised
 from tensorattn.lowering import contractions, distances, factoring, masks, scattering, segments, slots
 from tensorattn.lowering.building import Builder
-from tensorattn.lowering.exposure import exposed, has_predicate
+from tensorattn.lowering.exposure import exposed, has_predicate, unguarded
 from tensorattn.lowering.sharing import Shared
 from tensorattn.ordering import reading_order
 from tensorattn.parts import Literal, Operand, Register, Root
@@ -60,6 +60,7 @@ class Lowering:
         self.admitted: Register | None = None
         self.guarded = has_predicate(plan.program)
         self.exposed = exposed(plan.program) if self.guarded else frozenset()
+        self.unguarded = unguarded(plan.program) if self.guarded else frozenset()
         self._known: dict[tuple[Expr, Register | None], Operand] = {}
         self.shared = Shared(plan)
         self.scores = distances.scores(plan.program)
@@ -295,8 +296,11 @@ class Lowering:
         with self.binding(node.indices):
             where = None if node.where is None else self.array(node.where)
             options = tuple((name, b.cast(self.lower(option), dtype)) for name, option in node.options)
-            with self.under(where):
-                score = b.broadcast(self.array(node.score, dtype), node.free)
+            if node in self.unguarded:
+                score, where = b.broadcast(self._filled(node, where), node.free), None
+            else:
+                with self.under(where):
+                    score = b.broadcast(self.array(node.score, dtype), node.free)
         arrays = [(name, option) for name, option in options if isinstance(option, Register)]
 
         def make(operands: list[Register]) -> Register:
@@ -311,6 +315,13 @@ class Lowering:
         if node not in self.exposed:
             return make(operands)
         return masks.reduce(self, operands, make, node.free - set(node.indices))
+
+    def _filled(self, node: Normalise, where: Register | None) -> Register:
+        """The score, −∞ where excluded: that is added to the positions' part, which is small, and no entry is tested."""
+        assert isinstance(node.score, Add) and where is not None
+        b, dtype = self.builder, dtypes.work(self.typing.of(node))
+        score, often = (self.array(term, dtype) for term in node.score.terms)
+        return b.apply("add", score, b.apply("select", where, often, Literal(-inf), dtype=dtype), dtype=dtype)
 
     def _top(self, node: Top) -> Register:
         b = self.builder

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import lcm
+from math import inf, lcm
 from typing import Any
 
 from tensorattn.ir import Index
@@ -94,6 +94,21 @@ def interval(
     bounds = [b for c in found if (b := c.bound(axis, cut)) is not None]
     low, high = (tuple(dict.fromkeys(b for side, b in bounds if side == wanted)) for wanted in (-1, 1))
     return low, high
+
+
+def filled(score: Register, makers: Mapping[str, Instruction]) -> Register | None:
+    """The predicate outside which a score is −∞, as lowering made it so; None where there is none."""
+    match makers.get(score.name):
+        case Apply(function="select", arguments=(Register(dtype="bool") as where, _, Literal() as other)):
+            return where if other.value == -inf else None
+        case Apply(function="add", arguments=arguments):
+            found = (filled(a, makers) for a in arguments if isinstance(a, Register))
+            return next((where for where in found if where is not None), None)
+        case Apply(function="subtract", arguments=(Register() as first, _)):
+            return filled(first, makers)
+        case Apply(function="multiply", arguments=(Register() as first, Literal())) | Slice(source=first):
+            return filled(first, makers)
+    return None
 
 
 def _conjuncts(mask: Operand, makers: Mapping[str, Instruction]) -> Iterable[Constraint]:

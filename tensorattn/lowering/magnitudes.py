@@ -36,6 +36,21 @@ class Magnitudes:
         self.seen: set[str] = set()
         self.known: dict[tuple[str, Axes], Limiting | None] = {}
 
+    def score(self, operand: Operand) -> Limiting | None:
+        """A bound on |entries| of a score but those of −∞, which weigh nothing."""
+        made = self.makers.get(operand.name) if isinstance(operand, Register) else None
+        match made:
+            case Apply(function="add", arguments=arguments):
+                bounds = tuple(map(self.score, arguments))
+            case Apply(function="select", arguments=(_, first, Literal(value=value))) if value == -inf:
+                bounds = (self.score(first),)
+            case Apply(function="multiply", arguments=(first, Literal() as scale)):
+                return _product(self.score(first), _absolute(scale))
+            case _:
+                return self.norm(operand)
+        self.seen.add(operand.name)  # type: ignore[union-attr]
+        return None if None in bounds else Ceiling("sum", bounds)  # type: ignore[arg-type]
+
     def norm(self, operand: Operand, over: Axes = frozenset()) -> Limiting | None:
         """A bound on the Euclidean norm over these axes, for each place along the others; over none: on |entries|.
 

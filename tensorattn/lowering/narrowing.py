@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from math import inf
-
 from tensorattn.ir import Index
 from tensorattn.kernel import (
     Apply,
@@ -27,7 +25,7 @@ from tensorattn.kernel import (
     Stream,
     Weigh,
 )
-from tensorattn.lowering.intervals import constraints, interval
+from tensorattn.lowering.intervals import constraints, filled, interval
 from tensorattn.lowering.liveness import makes, outside_reads, reads
 from tensorattn.lowering.pointwise import is_pointwise
 from tensorattn.lowering.unifying import renamed
@@ -116,11 +114,13 @@ def _where(weigher: Instruction, makers: Mapping[str, Instruction]) -> Register 
     match weigher:
         case Apply(function="select", arguments=(Register() as where, Register(), Literal(value=0))):
             return where
-        case Apply(function="exp" | "exp2", arguments=(Register(name=name),)):
-            match makers.get(name):
-                case Apply(function="select", arguments=(Register() as where, _, Literal() as other)):
-                    return where if other.value == -inf else None
-    return getattr(weigher, "where", None)
+        case Apply(function="exp" | "exp2", arguments=(Register() as score,)):
+            return filled(score, makers)
+        case Weigh(where=where, score=score) | Normalised(where=where, score=score):
+            return where or filled(score, makers)
+        case LogSumExp(where=where, source=score):
+            return where or filled(score, makers)
+    return None
 
 
 def is_sum(stream: Stream, carry: Carry) -> bool:

@@ -17,6 +17,7 @@ from math import inf, log
 from tensorattn.ir import Index
 from tensorattn.kernel import Apply, Contract, Instruction, LogSumExp, Normalised, Stream, Weigh
 from tensorattn.lowering.flow import Flow, names_of
+from tensorattn.lowering.intervals import filled
 from tensorattn.lowering.liveness import makes, reads, without_dead
 from tensorattn.lowering.looping import RefusalError, drawn_in, placed, slices
 from tensorattn.lowering.merging import EXP, Maker, merge, quotients
@@ -46,7 +47,9 @@ class Cluster:
             raise RefusalError(f"{found.kind} over {names_of(self.group)} needs the whole row at once")
         self.chain, self.results = self._chain()
         self.logarithms = self._logarithms()
-        chain = self.chain if found.where is None else ()  # a predicate may leave tiles of the longest axis out
+        makers = {made.name: i for i in flow.body for made in makes(i)}
+        self.narrowed = (found.where or filled(found.score, makers)) is not None
+        chain = () if self.narrowed else self.chain  # a predicate may leave tiles of the longest axis out
         self.axes = barred_axes(flow, self.free, found.indices, tile_entries, chain)
         core = {target, *self.chain}
         others = set(found.score.axes) - {self.axes[0]}
@@ -175,7 +178,7 @@ class Cluster:
             merging, merged = merge(make, (state[0], tile.results[0]), pairs, EXP[base], floored=floored)
         units = (*(() if base is None else (-inf,)), *(0 for _ in state))
         carry = tuple(Carry(*c) for c in zip(state, units, tile.results, strict=False))
-        entries = held(self.tile_entries, narrowed=found.where is not None)
+        entries = held(self.tile_entries, narrowed=self.narrowed)
         length = rule(flow, (r for i in inside for r in makes(i)), axis, entries)
         stream = Stream(axis, Size.of(axis.name), length, body, carry, tuple(merging), tuple(merged))
         return _Tile((*outside, stream), state)
