@@ -57,7 +57,7 @@ def _better(made: Instruction, body: Sequence[Instruction]) -> Register | None:
     match made:
         case Contract(out=out, a=a, b=b):
             operands = [a, b]
-        case Apply(function="multiply", out=out, arguments=arguments):
+        case Apply(out=out, arguments=arguments) if out.dtype != "bool":
             operands = [r for r in arguments if isinstance(r, Register)]
         case _:
             return None

@@ -101,16 +101,19 @@ FEW_PLACES = 16  # of which one is outside: then an entry at a time costs less t
 
 def _at_places(p: torch.Tensor, out: torch.Tensor, b: float) -> bool:
     """Fill `out` where not p, place by place; whether that was worth it."""
-    if p.numel() > SHORT_MASK or not out.numel() or p.shape != out.shape[out.dim() - p.dim() :]:
+    if p.numel() > SHORT_MASK:
         return False
-    sizes, strides = out.shape[out.dim() - p.dim() :], out.stride()[out.dim() - p.dim() :]
-    if any(strides[n] != strides[n + 1] * sizes[n + 1] for n in range(p.dim() - 1)) or not p.dim():
+    held = [dim for dim in range(-p.dim(), 0) if p.shape[dim] > 1]
+    first, last = (held[0], held[-1]) if held else (0, 0)
+    inside = range(first, last)  # of neighbours; they are to be one dimension of `out`
+    whole = all(p.shape[dim] == out.shape[dim] for dim in (*inside, last))
+    if not held or not whole or any(out.stride(d) != out.stride(d + 1) * out.shape[d + 1] for d in inside):
         return False
     places = p.logical_not().flatten().nonzero().squeeze(1)
     if len(places) * FEW_PLACES > p.numel():
         return False
     if len(places):
-        out.flatten(out.dim() - p.dim()).index_fill_(-1, places, b)
+        out.flatten(first, last).index_fill_(last, places, b)
     return True
 
 
