@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from tensorattn.kernel import Apply, Cast, Contract, Instruction, Weigh
+from tensorattn.lowering.intervals import filled
 from tensorattn.lowering.liveness import makes, reads
 from tensorattn.parts import Literal, Register
 
@@ -35,6 +36,22 @@ def unmasked(body: Sequence[Instruction], weigh: Weigh, exp: str, ends: Iterable
         else:
             return None
     return found
+
+
+def unzeroed(body: Sequence[Instruction], weigh: Weigh) -> list[Instruction]:
+    """The body whose finite values are not made 0 where a score of −∞ has left weights of 0."""
+    makers = {made.name: i for i in body for made in makes(i)}
+    where, weights = filled(weigh.score, makers), weigh.out
+
+    def value(register: Register) -> Register:
+        match makers.get(register.name):
+            case Apply(function="select" | "where", arguments=(by, Register() as inner, Literal(value=0))):
+                return inner if by == where and {*inner.axes} == {*register.axes} else register
+        return register
+
+    summed = [isinstance(i, Contract) and weights in (i.a, i.b) for i in body]
+    pairs = zip(body, summed, strict=True)
+    return [replace(i, a=value(i.a), b=value(i.b)) if ours else i for i, ours in pairs]  # type: ignore[union-attr]
 
 
 def _other(instruction: Instruction, weights: Register) -> Register:

@@ -178,7 +178,7 @@ class _Known:
             term = _permuted(values.product, indices, order)
             if not any(alike(known, term, self.size) for known in terms):
                 terms.append(self.renumbered(term) if terms else term)
-        return (Product((Number(1 / len(terms)), Add(tuple(terms)))),) if len(terms) > 1 else (terms[0],)
+        return (Number(1 / len(terms)), Add(tuple(terms))) if len(terms) > 1 else (terms[0],)
 
     def renumbered(self, term: Expr) -> Expr:
         """A term of a sum with bound indices of its own."""
@@ -213,7 +213,7 @@ def _plain(
 ) -> Expr:
     """The product without a predicate: what does not hold an ordered index stays outside of the sum over them."""
     product = found.product
-    zeroed = tuple(Map("where", (_order(indices), value, Number(0))) for value in mean)
+    zeroed = (*mean[:-1], *(Map("where", (_order(indices), value, Number(0))) for value in mean[-1:]))
     inside = found.barred if values.held else indices
     total = Product((weights, *zeroed), tuple(i for i in product.summed if i in inside))
     summed = tuple(i for i in product.summed if i not in (*total.summed, *values.own))

@@ -73,7 +73,7 @@ def select(p: torch.Tensor, a: torch.Tensor, b: torch.Tensor | float, out: torch
     if isinstance(b, torch.Tensor):
         return torch.where(p, a, b, out=out)
     out = out if out is a else out.copy_(a)
-    if not out.is_cpu:
+    if not out.is_cpu or out.numel() < SHORT_MASK:
         return out.masked_fill_(~p, b)
     if _at_places(p, out, b):
         return out
@@ -104,11 +104,12 @@ def _at_places(p: torch.Tensor, out: torch.Tensor, b: float) -> bool:
     if p.numel() > SHORT_MASK:
         return False
     held = [dim for dim in range(-p.dim(), 0) if p.shape[dim] > 1]
-    first, last = (held[0], held[-1]) if held else (0, 0)
-    inside = range(first, last)  # of neighbours; they are to be one dimension of `out`
-    whole = all(p.shape[dim] == out.shape[dim] for dim in (*inside, last))
-    if not held or not whole or any(out.stride(d) != out.stride(d + 1) * out.shape[d + 1] for d in inside):
+    if not held or not p.numel():
         return False
+    first, last = held[0], held[-1]
+    whole = all(p.shape[dim] == out.shape[dim] for dim in range(first, last + 1))
+    if not whole or any(out.stride(d) != out.stride(d + 1) * out.shape[d + 1] for d in range(first, last)):
+        return False  # what is filled is to be one dimension of `out`
     places = p.logical_not().flatten().nonzero().squeeze(1)
     if len(places) * FEW_PLACES > p.numel():
         return False
