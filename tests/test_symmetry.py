@@ -276,7 +276,8 @@ def test_definitions_are_looked_through(monkeypatch: pytest.MonkeyPatch) -> None
     (loop,) = [i for i in choice.safe if isinstance(i, Stream)]
     (weigh,) = [i for i in loop.body if isinstance(i, Weigh)]
     makers = {i.out: i for i in loop.body if isinstance(i, Apply)}
-    assert weigh.where is None and makers[weigh.score].function == "add", "no entry is tested"
+    assert weigh.where is None, "no entry is tested"
+    assert makers[weigh.score].function == "add"
     assert loop.narrowed, "but the order bounds the loop"
     assert not any(isinstance(i, IfFinite) for i in (*kernel.body, *loop.body)), "and guards nothing"
     assert not any(isinstance(i, Normalised) for i in kernel.body)

@@ -55,9 +55,8 @@ def _apply(e: Emitter, made: Apply, bar: Register) -> Terms:
     for number, argument in enumerate(made.arguments):
         if not isinstance(argument, Register) or not argument.dtype.startswith("float"):
             continue
-        p = made.arguments[0]
-        chosen = made.function in ("where", "select") and number == 1 and isinstance(p, Register)
-        if chosen and argument.axes == made.out.axes == bar.axes:
+        p, chosen = made.arguments[0], made.function in ("where", "select") and number == 1
+        if chosen and isinstance(p, Register) and argument.axes == made.out.axes == bar.axes:
             yield argument, e.select(p, bar, Literal(0.0), bar.dtype)
             continue
         factors = partials(e, made, number)

@@ -15,7 +15,7 @@ from tensorattn.kernel import Apply, Instruction, Normalised
 from tensorattn.lowering.flow import Flow
 from tensorattn.lowering.intervals import Constraint, constraints, filled, interval
 from tensorattn.lowering.tiling import REUSE, reuse
-from tensorattn.parts import Bound, Edge, Literal, Register, TileRule
+from tensorattn.parts import Bound, Edge, Register, TileRule
 from tensorattn.sizes import Size
 
 FINE = (1, 2, 3, 4, 6, 8)  # of slices, in which other axes make up the products
@@ -57,7 +57,7 @@ def blocked_slices(flow: Flow, tile_entries: int) -> tuple[Index, TileRule] | No
     product with few rows is slow (`tiling.slice_rule` does the same where no predicate ties the axis).
     """
     makers = {flow.out(n).name: i for n, i in enumerate(flow.body) if hasattr(i, "out")}
-    found = [(i.arguments[0], where) for i in flow.body if (where := _excluding(i, makers)) is not None]
+    found = [pair for i in flow.body if (pair := _excluding(i, makers)) is not None]
     if not found:
         return None
     largest, where = max(found, key=lambda pair: flow.entries(pair[0].axes))
@@ -80,11 +80,12 @@ def blocked_slices(flow: Flow, tile_entries: int) -> tuple[Index, TileRule] | No
     return best[0], TileRule(best[1], Size.of(1))
 
 
-def _excluding(instruction: Instruction, makers: Mapping[str, Instruction]) -> Register | None:
-    """The predicate below which it is an exponential."""
+def _excluding(instruction: Instruction, makers: Mapping[str, Instruction]) -> tuple[Register, Register] | None:
+    """What it is an exponential of, and the predicate below which."""
     match instruction:
         case Apply(function="exp" | "exp2", arguments=(Register() as score,)):
-            return filled(score, makers)
+            where = filled(score, makers)
+            return None if where is None else (score, where)
     return None
 
 

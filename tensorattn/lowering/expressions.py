@@ -317,8 +317,9 @@ class Lowering:
         return masks.reduce(self, operands, make, node.free - set(node.indices))
 
     def _filled(self, node: Normalise, where: Register | None) -> Register:
-        """The score, −∞ where excluded: that is added to the positions' part, which is small, and no entry is tested."""
-        assert isinstance(node.score, Add) and where is not None
+        """The score, −∞ where excluded: its part of positions is small and made so, and no entry of it is tested."""
+        assert isinstance(node.score, Add)
+        assert where is not None
         b, dtype = self.builder, dtypes.work(self.typing.of(node))
         score, often = (self.array(term, dtype) for term in node.score.terms)
         return b.apply("add", score, b.apply("select", where, often, Literal(-inf), dtype=dtype), dtype=dtype)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+
 from tensorattn.ir import Index
 from tensorattn.kernel import (
     Apply,
