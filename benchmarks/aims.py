@@ -34,12 +34,16 @@ class Floor:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """An aim beside what was found; `found` is None where one of the two does not run."""
+    """An aim beside what was found; `found` is None where one of the two does not run.
+
+    `most`: what a program with nothing but its products and exponentials, at the machine's rates, would reach.
+    """
 
     text: str
     aim: float
     found: float | None
     met: bool
+    most: float | None = None
 
 
 AIMS = (
@@ -81,7 +85,7 @@ def judge(run: Run) -> list[Verdict]:
             continue
         for aim in AIMS:
             if name in aim.workloads.split() and aim.peer in known:
-                found += _against(aim, own, known[aim.peer], direction, where)
+                found += _against(run, aim, own, known[aim.peer], where)
         if direction == "forward":
             found += _floors(run, own, name, backend, threads, where)
             found += _overheads(known, where)
@@ -95,12 +99,12 @@ def ratio(own: Measured, peer: Measured) -> float | None:
     return peer.min_ms / own.min_ms
 
 
-def _against(aim: Aim, own: Measured, peer: Measured, direction: str, where: str) -> list[Verdict]:
-    wanted = aim.forward if direction == "forward" else aim.backward
+def _against(run: Run, aim: Aim, own: Measured, peer: Measured, where: str) -> list[Verdict]:
+    wanted = aim.forward if own.direction == "forward" else aim.backward
     found = []
     if wanted is not None:
-        value = ratio(own, peer)
-        found.append(Verdict(f"{where}: time of {peer.peer} over ours", wanted, value, _met(own, peer, value, wanted)))
+        value, text = ratio(own, peer), f"{where}: time of {peer.peer} over ours"
+        found.append(Verdict(text, wanted, value, _met(own, peer, value, wanted), _most(run, peer)))
     if aim.memory is not None and own.peak_bytes is not None and peer.peak_bytes:
         share = own.peak_bytes / peer.peak_bytes
         met = share <= aim.memory or own.peak_bytes <= SMALL_BYTES
@@ -111,6 +115,15 @@ def _against(aim: Aim, own: Measured, peer: Measured, direction: str, where: str
 def _met(own: Measured, peer: Measured, value: float | None, wanted: float) -> bool:
     """Against a peer that does not run it is enough to run."""
     return value >= wanted if value is not None else own.min_ms is not None and not peer.runs
+
+
+def _most(run: Run, peer: Measured) -> float | None:
+    """The peer's time over the floor: a product has two in its gradient; weights that are kept need no exp again."""
+    if peer.min_ms is None or find(peer.workload).compiles_only:
+        return None
+    passes = 1 if peer.direction == "forward" else 3
+    floor = floor_ms(run, peer.workload, peer.backend, peer.threads, "exp2", products=passes)
+    return peer.min_ms / floor if floor else None
 
 
 def _floors(run: Run, own: Measured, name: str, backend: str, threads: int, where: str) -> list[Verdict]:
@@ -125,12 +138,15 @@ def _floors(run: Run, own: Measured, name: str, backend: str, threads: int, wher
     return found
 
 
-def floor_ms(run: Run, name: str, backend: str, threads: int, rate: str = "exp") -> float:
-    """The time of the workload's operations at the rates measured in the same run, forward, in milliseconds."""
+def floor_ms(run: Run, name: str, backend: str, threads: int, rate: str = "exp", *, products: int = 1) -> float:
+    """The time of the workload's operations at the rates measured in the same run, in milliseconds.
+
+    `products`: how often those of the forward pass are made.
+    """
     workload, rates = find(name), run.rate(threads, backend)
     sizes = workload.sizes[run.options["level"]]
     exps = workload.exps(sizes) / (rates.exp if rate == "exp" else rates.exp2)
-    return (workload.flops(sizes) / rates.gemm + exps) * 1e3
+    return (products * workload.flops(sizes) / rates.gemm + exps) * 1e3
 
 
 def _overheads(known: dict[str, Measured], where: str) -> Sequence[Verdict]:

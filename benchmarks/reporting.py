@@ -73,11 +73,12 @@ def aims(run: Run) -> Table:
     """Every aim that this run can judge."""
     found = Table(title="aims", title_justify="left")
     found.add_column("what")
-    for column in ("aim", "found", "met"):
+    for column in ("aim", "found", "met", "at most"):
         found.add_column(column, justify="right")
     for verdict in judge(run):
         value = f"{verdict.found:.2f}" if verdict.found is not None else "does not run"
-        found.add_row(verdict.text, f"{verdict.aim:.2f}", value, "yes" if verdict.met else "no")
+        most = f"{verdict.most:.2f}" if verdict.most is not None else ""
+        found.add_row(verdict.text, f"{verdict.aim:.2f}", value, "yes" if verdict.met else "no", most)
     return found
 
 

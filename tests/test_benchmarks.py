@@ -277,6 +277,14 @@ def test_aims_are_judged_by_direction_and_memory(found):
     assert judged[forward + "share of the machine's rate with exp", 0.9][1]
 
 
+def test_what_is_possible_at_the_rates_of_the_machine(found):
+    """14.5 GFLOP at 100 GFLOP/s and 56.6 M exp2 at 2 G/s: 173 ms, and 463 ms with the backward pass."""
+    most = {v.text: v.most for v in aims.judge(found)}
+    assert most["W4 forward, 1 threads: time of flattened SDPA over ours"] == pytest.approx(440 / 173.3, rel=1e-3)
+    assert most["W4 backward, 1 threads: time of flattened SDPA over ours"] == pytest.approx(600 / 463.2, rel=1e-3)
+    assert most["W4 forward, 1 threads: time of dense torch over ours"] is None
+
+
 def test_every_aim_names_workloads_and_peers_that_exist():
     for aim in aims.AIMS:
         for name in aim.workloads.split():
