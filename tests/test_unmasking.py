@@ -1,6 +1,8 @@
-"""Loops without a maximum: masks over barred indices alone lie on the values, and norms are those of products."""
+"""Loops without a maximum: what concerns barred indices alone lies on the values, and norms are those of products."""
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 import pytest
@@ -31,6 +33,14 @@ FORMULAS = [
         "y^<mu n> = softmax[nu rho : nu == rho](q^mu_i k^nu_i r^rho_i) v^nu_n w^rho_n + "
         "lse[nu rho : nu == rho](q^mu_i k^nu_i r^rho_i)"
     ),
+    "y^mu_n = softmax[nu](q^mu_i k^nu_i + b_nu) v^nu_n",
+    "y^mu_n = softmax[nu rho](q^mu_i k^nu_i r^rho_i + b_nu b_rho) v^nu_n w^rho_n",  # a factor for each pair
+    "y^mu_n = softmax[nu rho](q^mu_i k^nu_i r^rho_i + b_nu) v^nu_n w^rho_n",
+    (
+        "s^<mu nu rho> = q^mu_i k^nu_i r^rho_i - b_nu; "
+        "y^mu_n = s^<mu bar(nu rho)> (v^nu_n + w^rho_n) + lse[nu rho](s^<mu nu rho>)"
+    ),
+    "y_n = softmax[nu](k^nu_i k^nu_i + b_nu) v^nu_n",  # no rows: the addend is as large as the score
 ]
 
 
@@ -56,6 +66,18 @@ def test_loops_give_the_values_of_the_reference(formula, library, data):
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
+def test_an_addend_of_barred_indices_costs_no_pass_over_the_weights():
+    """Every value has its factor, and the loop with a maximum adds it to the scores."""
+    formula = "y^mu_n = softmax[nu](q^mu_i k^nu_i + b_nu) v^nu_n"
+    source = ta.compile(formula, plan="streamed").source("numpy", mu=4096, nu=4096, i=64, n=64)
+    fast, safe = re.split(r"\n +else:\n", source[source.index("\ndef formula") :])
+    weights = [line for line in fast.splitlines() if line.endswith("# mu nu")]
+    assert len(weights) == 2
+    assert "= np.matmul(" in weights[0]
+    assert "= np.exp2(" in weights[1]
+    assert "add_product(" in safe
+
+
 def test_such_a_mask_costs_no_pass_over_the_weights():
     formula = "y^mu_n = softmax[nu rho](q^mu_i k^nu_i k^rho_i) v^nu_n w^rho_n"  # over ordered pairs
     source = ta.compile(formula, plan="streamed").source("torch", mu=512, nu=512, rho=512, i=4, n=2)
@@ -63,7 +85,7 @@ def test_such_a_mask_costs_no_pass_over_the_weights():
     fast, safe = body.split("\n    else:\n")
     weights = [line for line in fast.splitlines() if line.endswith("# mu nu rho")]
     assert len(weights) == 2
-    assert "= add_product(" in weights[0]
+    assert "= torch.matmul(" in weights[0]
     assert "= torch.exp2(" in weights[1]
     assert "where=" not in safe
 

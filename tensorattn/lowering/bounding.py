@@ -16,7 +16,7 @@ from tensorattn.kernel import Apply, Fold, IfBounded, IfFinite, Instruction, Ker
 from tensorattn.lowering.liveness import makes, reads, without_dead
 from tensorattn.lowering.magnitudes import Magnitudes
 from tensorattn.lowering.unifying import renamed
-from tensorattn.lowering.unmasking import unmasked, unzeroed
+from tensorattn.lowering.unmasking import parted, unmasked
 from tensorattn.parts import Carry, Limiting, Literal, Register
 
 LIMIT = {"float32": 40.0, "float64": 300.0}
@@ -147,8 +147,8 @@ def _without_maximum(
     """The body with weights e^score; `maxima`: what stands for the maxima, right after the sums it is made of."""
     steps = list(body)
     for weigh in [i for i in body if isinstance(i, Weigh)]:
-        moved = unmasked(steps, weigh, _exponential(weigh), ends)
-        steps = unzeroed(steps, weigh) if weigh.where is None else steps
+        exp = _exponential(weigh)
+        moved = unmasked(steps, weigh, exp, ends) or parted(steps, weigh, exp, ends)
         steps = moved or [step for i in steps for step in (_weights(weigh) if i is weigh else (i,))]
         own = [i for i in maxima if weigh.total in reads(i) or weigh.greatest in makes(i)]
         last = next(n for n, i in enumerate(steps) if weigh.total in makes(i)) + 1

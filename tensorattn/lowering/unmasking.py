@@ -1,11 +1,12 @@
 """A mask over barred indices alone moves from finite weights to what they are multiplied with: Σ (w m) v = Σ w (m v).
 
-The weights have an entry for every row, the mask and what is summed with it have not.
+The weights have an entry for every row, the mask and what is summed with it have not. So has an addend of the score
+over barred indices alone: Σ e^(s + b) v = Σ e^s (e^b v).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tensorattn.kernel import Apply, Cast, Contract, Instruction, Weigh
@@ -38,20 +39,52 @@ def unmasked(body: Sequence[Instruction], weigh: Weigh, exp: str, ends: Iterable
     return found
 
 
-def unzeroed(body: Sequence[Instruction], weigh: Weigh) -> list[Instruction]:
-    """The body whose finite values are not made 0 where a score of −∞ has left weights of 0."""
+def parted(body: Sequence[Instruction], weigh: Weigh, exp: str, ends: Iterable[Register]) -> list[Instruction] | None:
+    """The body with base^rest of every entry in the place of the weights, where the score is the rest and an addend of
+    barred axes alone; None where that has to stay on them.
+
+    All values are finite, so that those are not made 0 where the addend is −∞, and its factor 0.
+    """
     makers = {made.name: i for i in body for made in makes(i)}
-    where, weights = filled(weigh.score, makers), weigh.out
+    parts, weights, where = _parts(weigh, makers), weigh.out, filled(weigh.score, makers)
+    if parts is None or weights in ends:
+        return None
+    rest, addend = parts
+    factor = Register(f"{weights.name}f", addend.axes, addend.dtype)
+    found: list[Instruction] = []
+    for instruction in body:
+        if instruction is weigh:
+            found += [Apply(factor, exp, (addend,)), Apply(weights, exp, (rest,))]
+            found.append(Contract(weigh.total, weights, factor))
+        elif weights not in reads(instruction):
+            found.append(instruction)
+        else:
+            other = _other(instruction, weights)
+            if other == weights or not {*factor.axes} <= {*other.axes}:
+                return None
+            scaled = Register(f"{other.name}{weights.name}f", other.axes, other.dtype)
+            found += [Apply(scaled, "multiply", (_unzeroed(makers.get(other.name), other, where), factor))]
+            found.append(replace(instruction, a=weights, b=scaled))
+    return found
 
-    def value(register: Register) -> Register:
-        match makers.get(register.name):
-            case Apply(function="select" | "where", arguments=(by, Register() as inner, Literal(value=0))):
-                return inner if by == where and {*inner.axes} == {*register.axes} else register
-        return register
 
-    summed = [isinstance(i, Contract) and weights in (i.a, i.b) for i in body]
-    pairs = zip(body, summed, strict=True)
-    return [replace(i, a=value(i.a), b=value(i.b)) if ours else i for i, ours in pairs]  # type: ignore[union-attr]
+def _parts(weigh: Weigh, makers: Mapping[str, Instruction]) -> tuple[Register, Register] | None:
+    """The score as a part for every entry, and one that has barred axes alone."""
+    match makers.get(weigh.score.name):
+        case Apply(function="add", arguments=(Register() as a, Register() as b)) if weigh.where is None:
+            for rest, addend in ((a, b), (b, a)):
+                alone = {*addend.axes} <= {*weigh.indices} and {*weigh.score.axes} > {*weigh.indices}
+                if alone and {*rest.axes} == {*weigh.score.axes} and rest.dtype == addend.dtype:
+                    return rest, addend
+    return None
+
+
+def _unzeroed(maker: Instruction | None, register: Register, where: Register | None) -> Register:
+    """What is made 0 outside a predicate, without that."""
+    match maker:
+        case Apply(function="select" | "where", arguments=(by, Register() as inner, Literal(value=0))):
+            return inner if by == where and {*inner.axes} == {*register.axes} else register
+    return register
 
 
 def _other(instruction: Instruction, weights: Register) -> Register:
