@@ -243,8 +243,8 @@ def flops(instruction: Instruction | Record) -> Size:
             return entries(source.axes) * 4
         case Attend(bond=bond, values=values):
             return scored(instruction) * (Size.product(i.name for i in bond) + entries(values) + 2) * 2
-        case FlashBack(count=count, width=width):
-            return count * entries(width) * 10 + count * 4
+        case FlashBack(of=of):
+            return of.count * entries(of.width) * 10 + of.count * 4
         case SoftmaxBack(out=out):
             return entries(out.axes) * 4
         case Added(out=out) | Slope(out=out):
@@ -278,8 +278,8 @@ def exps(instruction: Instruction | Record) -> Size:
             return entries(source.axes)
         case Attend():
             return scored(instruction)
-        case FlashBack(count=count):
-            return count
+        case FlashBack(of=of):
+            return of.count
         case Slope(out=out, function=function) if function in EXPONENTIAL - OF_VALUES:
             return entries(out.axes)
     return Size()

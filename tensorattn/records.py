@@ -14,8 +14,9 @@ from tensorattn.sizes import Size
 class Flash:
     """torch's attention kernel on operands of one `width`, the mask as floats.
 
-    `count`: the scores that it computes. `held`: the weights that one thread of its backward pass holds, with their
-    cotangents, in entries. `given`: what the mask is made of.
+    `several`: the axes of the batch that are not known to be of size 1. `count`: the scores that it computes. `held`:
+    the weights that one thread of its backward pass holds, with their cotangents, in entries. `given`: what the mask is
+    made of.
     """
 
     out: Register
@@ -28,19 +29,20 @@ class Flash:
     count: Size
     width: tuple[Index, ...]
     held: int
+    several: tuple[Index, ...]
     given: tuple[Register, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class FlashBack:
-    """Its backward pass, which makes the weights again. `outs`: the cotangents of query, key and value."""
+    """Its backward pass, which makes the weights again. `outs`: the cotangents of query, key and value.
 
+    `kept`: what it reads, with the cotangent of the result last.
+    """
+
+    of: Flash
     outs: tuple[Register, ...]
     kept: tuple[Register, ...]
-    scores: tuple[Index, ...]
-    count: Size
-    width: tuple[Index, ...]
-    held: int
 
 
 @dataclass(frozen=True, slots=True)
