@@ -8,25 +8,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from tensorattn.ir import Index
-from tensorattn.kernel import Attend
 from tensorattn.lowering.products import Axes, neighbours
 from tensorattn.lowering.views import BYTES, entries, size_in_bytes
 from tensorattn.parts import Register
-from tensorattn.records import Flash, FlashBack
+from tensorattn.records import Chunked, Flash, FlashBack
 from tensorattn.sizes import Size
 
 
-def attended(instruction: Attend, stored: Mapping[Register, Axes]) -> Size:
-    """The scores of a chunk of keys and where they are masked; the scaled query; what a chunk adds to the result."""
+def attended(instruction: Chunked, stored: Mapping[Register, Axes]) -> Size:
+    """The scores of a chunk of keys and where they are masked; the scaled query; what a chunk adds to the result; and
+    what belongs to a row: log Σ exp."""
     i, each = instruction, BYTES[instruction.out.dtype]
     masked = i.where is not None or i.causal
-    *group, chunk = i.group
-    scores, query = entries((*i.batch, *i.rows, chunk)), entries((*i.batch, *i.rows, *i.bond))
-    found = scores * (each + masked) + (query + entries(i.out.axes)) * each
-    for one, parts in ((i.query, (i.rows, i.bond)), (i.key, (group, i.bond)), (i.value, (group, i.values))):
+    rows = i.rows if i.apart else (*i.batch, *i.rows)
+    found = entries((*rows, i.chunk)) * (each + masked) + entries((*i.batch, *i.rows)) * each
+    found = found + (entries((*rows, *i.bond)) + entries((*rows, *i.values))) * each
+    for one, parts in ((i.query, (i.rows, i.bond)), (i.key, (i.group, i.bond)), (i.value, (i.group, i.values))):
         found = found + _reshaped(one, parts, stored)
     for one in (i.bias, i.where):
-        found = found + (Size() if one is None else _reshaped(one, (i.rows, group), stored))
+        found = found + (Size() if one is None else _reshaped(one, (i.rows, i.group), stored))
     return found
 
 

@@ -15,7 +15,6 @@ from tensorattn.kernel import (
     Accumulate,
     Apply,
     Arrange,
-    Attend,
     Cast,
     CheckRange,
     Contract,
@@ -35,7 +34,7 @@ from tensorattn.lowering.liveness import makes, reads
 from tensorattn.lowering.products import Axes, Product, neighbours, product
 from tensorattn.lowering.views import BYTES, bytes_of, entries, is_view, size_in_bytes, viewed
 from tensorattn.parts import Literal, Register
-from tensorattn.records import Flash, FlashBack, Record, Slope
+from tensorattn.records import Chunked, Flash, FlashBack, Record, Slope
 from tensorattn.sizes import Size
 
 # What a function or a normaliser holds at once beside its result: arrays like it, and other bytes an entry. Measured.
@@ -78,7 +77,7 @@ def _temporaries(instruction: Instruction | Record, stored: Mapping[Register, Ax
             return entries(out.axes) if where is not None else Size()
         case Powers(out=out, where=where):
             return size_in_bytes(out) if where is not None else Size()
-        case Attend():
+        case Chunked():
             return holding.attended(instruction, stored)
         case Flash():
             return holding.fused(instruction, stored)

@@ -1,4 +1,4 @@
-"""Instructions that only the record of autograd has: no kernel holds them and no back end runs them."""
+"""Instructions that only what is priced has: no kernel holds them and no back end runs them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,17 @@ from dataclasses import dataclass
 from typing import Union
 
 from tensorattn.ir import Index
+from tensorattn.kernel import Attend
 from tensorattn.parts import Register
 from tensorattn.sizes import Size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunked(Attend):
+    """NumPy's attention, so many keys at a time as `chunk` has; `apart`: of one matrix of the batch after the other."""
+
+    chunk: Index
+    apart: bool
 
 
 @dataclass(frozen=True, slots=True)
