@@ -210,6 +210,21 @@ def test_a_product_takes_along_what_is_added(library, signs, batch, into):
         np.testing.assert_allclose(np.asarray(found), signs[0] * a @ b + signs[1] * added, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3), (2, 0)])
+@pytest.mark.parametrize("rows", [5, 700])
+def test_a_product_is_added_to_what_it_lies_over(library, sign, batch, rows):
+    make = np.random.default_rng(0)
+    a, b, added = (make.normal(size=(*batch, *shape)) for shape in ((rows, 2), (2, 300), (rows, 300)))
+    functions = numpy_functions if library == "numpy" else tiles
+    of = (lambda x: x.copy()) if library == "numpy" else torch.tensor
+    out = of(added)
+    found = functions.add_product(of(a), of(b), out.reshape(added.shape), (sign, 1), out)
+    assert found is out
+    np.testing.assert_allclose(np.asarray(found), sign * a @ b + added, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("text", [text for text in FORMULAS if ":" not in text])
 def test_scores_and_slopes_take_along_what_is_constant_in_a_row(text):
     sizes = dict.fromkeys(FORMULAS[text], 64)
