@@ -76,17 +76,21 @@ def recorded_needs(draft: Draft, dtypes: Mapping[str, str]) -> int:
     forward = replace(
         kernel_cost(draft.kernel, "torch", draft.sizes), peaks=maximal([s.substitute(joined) for s in alive[:start]])
     )
-    both = (cost.at(draft.sizes).peak_bytes for cost in (forward, recorded_cost(draft, dtypes)) if cost.peaks)
+    back = recorded_cost(draft, dtypes, strewn=True)  # as that of a sum is, one number everywhere
+    both = (cost.at(draft.sizes).peak_bytes for cost in (forward, back) if cost.peaks)
     peak = max(both, default=0)
     return peak + max(peak // 3, min(3 * peak, 1 << 20))  # the model of what autograd does is good to 25 % or 1 MB
 
 
-def recorded_cost(draft: Draft, dtypes: Mapping[str, str]) -> Cost:
-    """Of a kernel without loops that autograd records. `dtypes`: of the inputs."""
+def recorded_cost(draft: Draft, dtypes: Mapping[str, str], *, strewn: bool = False) -> Cost:
+    """Of a kernel without loops that autograd records. `dtypes`: of the inputs. `strewn`: where the cotangents do not
+    lie in memory as the results do, so that what wants them in order makes a copy."""
     kernel, start = recorded_pass(draft, dtypes)
     counts = (total(map(count, kernel.body[start:])) for count in (flops, exps, bytes_moved))
     joined = joined_bonds(kernel)
-    alive = peaks(kernel, kernel.body, "torch", start=start) if start < len(kernel.body) else ()
+    bars = [i.out for i in kernel.body if isinstance(i, Load) and i.input and i.input not in draft.kernel.inputs]
+    layouts = dict.fromkeys(bars, ()) if strewn else {}
+    alive = peaks(kernel, kernel.body, "torch", start=start, layouts=layouts) if start < len(kernel.body) else ()
     found = Cost(*(c.substitute(joined) for c in counts), peaks=tuple(size.substitute(joined) for size in alive))
     return _added(found, kernel.outputs)
 

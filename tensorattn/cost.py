@@ -7,11 +7,11 @@ of tiles are symbols of their own, `tile_nu` and `tiles_nu`, whose values follow
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from typing import Any
 
-from tensorattn.backends.limits import MOST_SCORES
+from tensorattn.backends.limits import LEAST_KEYS, MOST_SCORES
 from tensorattn.dtypes import predicates
 from tensorattn.errors import BudgetError
 from tensorattn.flash import flashed, scored
@@ -39,7 +39,7 @@ from tensorattn.parts import Register, TileRule
 from tensorattn.peaks import BOND, KEYS, peaks, total
 from tensorattn.plan import Plan
 from tensorattn.program import Program
-from tensorattn.records import Added, FlashBack, Record, Slope, SoftmaxBack
+from tensorattn.records import Added, Chunked, FlashBack, Record, Slope, SoftmaxBack
 from tensorattn.rounds import Tiles, looped, placed, resolved, straight, tiled, with_stretches, with_tiles
 from tensorattn.sizes import Size
 from tensorattn.windows import additions
@@ -87,10 +87,7 @@ class Cost:
 
     def given(self, sizes: Mapping[str, int]) -> Cost:
         """The cost with these sizes in place of their symbols; sizes that are not given stay symbols."""
-        known = dict(sizes)
-        for tiles in self.tiles:
-            if (tiles.size.symbols | tiles.most.symbols | tiles.rule.per.symbols) <= known.keys():
-                known |= tiles.at(known)
+        known = with_tiles(self.tiles, sizes)
         numbers = {name: Size.of(size) for name, size in known.items()}
         open_tiles = tuple(t.substitute(numbers) for t in self.tiles if t.length not in known)
         flops, exps, moved = (s.substitute(numbers) for s in (self.flops, self.exps, self.bytes_moved))
@@ -179,10 +176,11 @@ def default_dtypes(program: Program) -> dict[str, str]:
 def kernel_cost(kernel: Kernel, library: str = "numpy", sizes: Mapping[str, int] | None = None) -> Cost:
     """The cost of a kernel whose branches all take their fast side; `library`: whose temporaries count.
 
-    `sizes`: which width of an attention torch fills up to the other; where they are not known, none.
+    `sizes`: which width of an attention torch fills up to the other, and whether NumPy takes a batch at once; where
+    they are not known, neither and all of it.
     """
     body, found, stretches = tiled(kernel)
-    means, most = resolved(stretches, "mean"), resolved(stretches, "most")
+    means, most = (resolved(stretches, which, found, sizes or {}) for which in ("mean", "most"))
     found = with_stretches(found, means)
     counts = [Size(), Size(), Size()]
     for instruction, around in placed(body, found):
@@ -190,7 +188,7 @@ def kernel_cost(kernel: Kernel, library: str = "numpy", sizes: Mapping[str, int]
             counts[n] = counts[n] + looped(count(instruction).substitute(means), around)
     tiles = list(found)
     if library == "numpy":  # whose attention runs over chunks of its keys
-        body = tuple(_by_keys(body, tiles))
+        body = tuple(_by_keys(body, tiles, with_tiles(found, sizes or {})))
     else:
         plain = tuple(flashed(straight(kernel.body), sizes))
         body, *_ = tiled(replace(kernel, body=plain))
@@ -205,25 +203,29 @@ def joined_bonds(kernel: Kernel) -> dict[str, Size]:
     return {name: read for name, read in kernel.sizes if name.startswith(BOND) and isinstance(read, Size)}
 
 
-def _by_keys(body: Iterable[Instruction], found: list[Tiles]) -> Iterator[Instruction]:
-    """The attentions, those in loops too, with one more index for a chunk of their keys."""
+def _by_keys(body: Iterable[Instruction], found: list[Tiles], sizes: Mapping[str, int]) -> Iterator[Instruction]:
+    """The attentions, those in loops too, as NumPy has them: over chunks of their keys. `sizes`: as far as known."""
     for made in body:
         match made:
             case Stream(body=inner):
-                yield replace(made, body=tuple(_by_keys(inner, found)))
+                yield replace(made, body=tuple(_by_keys(inner, found, sizes)))
             case Attend():
-                yield _chunked(made, found)
+                yield _chunked(made, found, sizes)
             case _:
                 yield made
 
 
-def _chunked(attend: Attend, found: list[Tiles]) -> Attend:
+def _chunked(attend: Attend, found: list[Tiles], sizes: Mapping[str, int]) -> Chunked:
     number = "" if not found else str(len(found) + 1)
     length, count = f"{KEYS}{attend.group[0].name}{number}", f"chunks_{attend.group[0].name}{number}"
-    rule = TileRule(MOST_SCORES, entries((*attend.batch, *attend.rows)))
-    keys = entries(attend.group)
+    rows, all_rows, keys = entries(attend.rows), entries((*attend.batch, *attend.rows)), entries(attend.group)
+    apart = all_rows.symbols <= sizes.keys() and all_rows.value(sizes) * LEAST_KEYS > MOST_SCORES
+    rule = TileRule(MOST_SCORES, rows if apart else all_rows)
+    if apart and rows.value(sizes) * LEAST_KEYS > MOST_SCORES:
+        rule = TileRule(LEAST_KEYS, Size.of(1))
     found.append(Tiles(attend.group[0].name, length, count, keys, rule, keys))
-    return replace(attend, group=(*attend.group, Index(length)))
+    given = {f.name: getattr(attend, f.name) for f in fields(attend)}
+    return Chunked(**given, chunk=Index(length), apart=apart)
 
 
 def flops(instruction: Instruction | Record) -> Size:
@@ -243,8 +245,8 @@ def flops(instruction: Instruction | Record) -> Size:
             return entries(source.axes) * 4
         case Attend(bond=bond, values=values):
             return scored(instruction) * (Size.product(i.name for i in bond) + entries(values) + 2) * 2
-        case FlashBack(count=count, width=width):
-            return count * entries(width) * 10 + count * 4
+        case FlashBack(of=of):
+            return of.count * entries(of.width) * 10 + of.count * 4
         case SoftmaxBack(out=out):
             return entries(out.axes) * 4
         case Added(out=out) | Slope(out=out):
@@ -278,8 +280,8 @@ def exps(instruction: Instruction | Record) -> Size:
             return entries(source.axes)
         case Attend():
             return scored(instruction)
-        case FlashBack(count=count):
-            return count
+        case FlashBack(of=of):
+            return of.count
         case Slope(out=out, function=function) if function in EXPONENTIAL - OF_VALUES:
             return entries(out.axes)
     return Size()

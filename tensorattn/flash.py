@@ -51,7 +51,8 @@ def fused(e: Emitter, made: Attend, sizes: Mapping[str, int] | None) -> None:
     block = next(block for least, block in BLOCKS if rows >= least)
     scores, held = (*made.batch, *made.rows, *made.group), 2 * block * min(keys, KEYS_AT_ONCE)
     given = tuple(x for x in (made.bias, made.where) if x is not None)
-    flash = Flash(made.out, query, key, value, mask, made.batch, scores, scored(made), width, held, given)
+    several = tuple(i for i in made.batch if sizes is None or sizes[i.name] != 1)
+    flash = Flash(made.out, query, key, value, mask, made.batch, scores, scored(made), width, held, several, given)
     e.body.append(flash)  # type: ignore[arg-type]
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+from tensorattn import holding
 from tensorattn.ir import Index
 from tensorattn.kernel import (
     Accumulate,
     Apply,
     Arrange,
-    Attend,
     Cast,
     CheckRange,
     Contract,
@@ -34,7 +34,7 @@ from tensorattn.lowering.liveness import makes, reads
 from tensorattn.lowering.products import Axes, Product, neighbours, product
 from tensorattn.lowering.views import BYTES, bytes_of, entries, is_view, size_in_bytes, viewed
 from tensorattn.parts import Literal, Register
-from tensorattn.records import Flash, FlashBack, Record, Slope
+from tensorattn.records import Chunked, Flash, FlashBack, Record, Slope
 from tensorattn.sizes import Size
 
 # What a function or a normaliser holds at once beside its result: arrays like it, and other bytes an entry. Measured.
@@ -77,12 +77,14 @@ def _temporaries(instruction: Instruction | Record, stored: Mapping[Register, Ax
             return entries(out.axes) if where is not None else Size()
         case Powers(out=out, where=where):
             return size_in_bytes(out) if where is not None else Size()
-        case Attend():
-            return _attended_temporaries(instruction, stored)
+        case Chunked():
+            return holding.attended(instruction, stored)
         case Flash():
-            return _flash_temporaries(instruction, stored)
-        case FlashBack() | Slope():
-            return _recorded_temporaries(instruction)
+            return holding.fused(instruction, stored)
+        case FlashBack():
+            return holding.fused_back(instruction, stored)
+        case Slope(out=out, function=function):
+            return size_in_bytes(out) * SLOPE_TEMPORARIES.get(function, 0)
         case Accumulate():
             return _accumulated_temporaries(instruction, library)
         case SegmentSum(source=source):  # positions, and floats in float64
@@ -112,12 +114,6 @@ def _normalised_temporaries(made: Normalised, stored: Mapping[Register, Axes]) -
     return size_in_bytes(out) * copies + entries(out.axes) * others
 
 
-def _recorded_temporaries(instruction: FlashBack | Slope) -> Size:
-    if isinstance(instruction, FlashBack):
-        return Size.of(instruction.held * BYTES[instruction.outs[0].dtype])
-    return size_in_bytes(instruction.out) * SLOPE_TEMPORARIES.get(instruction.function, 0)
-
-
 def _accumulated_temporaries(instruction: Accumulate, library: str) -> Size:
     """The running sums before they are shifted; for a window the sums over some and over twice as many entries."""
     source, out = instruction.source, instruction.out
@@ -133,42 +129,6 @@ def _accumulated_temporaries(instruction: Accumulate, library: str) -> Size:
             found = found + each
         found = found + padded * 2
     return found + size_in_bytes(out) * (len(instruction.windows) > 1)
-
-
-def _attended_temporaries(instruction: Attend, stored: Mapping[Register, Axes]) -> Size:
-    """The scores of a chunk of keys and where they are masked; the scaled query; what a chunk adds to the result."""
-    i, each = instruction, BYTES[instruction.out.dtype]
-    masked = i.where is not None or i.causal
-    *group, chunk = i.group
-    scores, query = entries((*i.batch, *i.rows, chunk)), entries((*i.batch, *i.rows, *i.bond))
-    found = scores * (each + masked) + (query + entries(i.out.axes)) * each
-    for one, parts in ((i.query, (i.rows, i.bond)), (i.key, (group, i.bond)), (i.value, (group, i.values))):
-        found = found + _reshaped(one, parts, stored)
-    for one in (i.bias, i.where):
-        found = found + (Size() if one is None else _reshaped(one, (i.rows, group), stored))
-    return found
-
-
-def _flash_temporaries(instruction: Flash, stored: Mapping[Register, Axes]) -> Size:
-    """A block of scores of one thread, the log Σ exp, and where the values were widened a result of that width."""
-    i, each = instruction, BYTES[instruction.out.dtype]
-    rows = tuple(index for index in i.scores if index in i.query.axes and index not in i.batch)
-    group = tuple(index for index in i.scores if index not in (*i.batch, *rows))
-    found = (entries((*i.batch, *rows)) + i.held // 2) * each
-    if not set(i.width) <= set(i.out.axes):
-        found = found + entries((*i.batch, *rows, *i.width)) * each
-    for one in (i.query, i.key, i.value, *i.given):
-        found = found + _reshaped(one, (rows, group), stored)
-    return found
-
-
-def _reshaped(one: Register, groups: Iterable[Sequence[Index]], stored: Mapping[Register, Axes]) -> Size:
-    """The bytes of a copy with one dimension for each group of axes, filled up where some are missing; none where the
-    groups are neighbours in memory."""
-    shown = [tuple(group) for group in groups if any(index in one.axes for index in group)]
-    if all(neighbours(group, stored[one]) for group in shown):
-        return Size()
-    return entries((*one.axes, *(i for group in shown for i in group))) * BYTES[one.dtype]
 
 
 def _groups(step: Contract) -> tuple[Product, tuple[tuple[Register, Axes], tuple[Register, Axes]]]:
@@ -187,7 +147,7 @@ def _copies(step: Contract, stored: Mapping[Register, Axes]) -> Size:
     total = Size()
     for one, rest in sides:
         axes = stored[one]
-        if not (neighbours(rest, axes) and neighbours(inner, axes)):
+        if not (axes and neighbours(rest, axes) and neighbours(inner, axes)):
             total = total + size_in_bytes(one)
     return total
 
@@ -219,12 +179,12 @@ def _stored(instruction: Instruction, stored: Mapping[Register, Axes], library: 
 def _layout(instruction: Instruction, stored: Mapping[Register, Axes], library: str) -> Axes:
     out = instruction.out.axes  # type: ignore[union-attr]
     match instruction:
+        case Load():
+            return stored.get(instruction.out, out)
         case Contract():
             made, _ = _groups(instruction)
             return made.axes if made.inner else out
-        case Arrange(source=source, packed=False) if set(stored[source]) <= set(
-            out
-        ):  # an axis it lacks takes no memory
+        case Arrange(source=source, packed=False) if {*stored[source]} <= {*out}:  # an axis it lacks takes no memory
             return stored[source]
         case Normalised() if library == "torch":
             return out
@@ -257,20 +217,33 @@ def _woven(out: Axes, orders: Sequence[Axes], library: str) -> Axes:
     return tuple(found)
 
 
-def peaks(kernel: Kernel, body: tuple[Instruction, ...], library: str = "numpy", *, start: int = 0) -> tuple[Size, ...]:
+def peaks(
+    kernel: Kernel,
+    body: tuple[Instruction, ...],
+    library: str = "numpy",
+    *,
+    start: int = 0,
+    layouts: Mapping[Register, Axes] = MappingProxyType({}),
+) -> tuple[Size, ...]:
     """Bytes alive at each instruction, less those of the results, without those that another always exceeds.
 
-    `start`: of a body without loops, the first instruction that is looked at.
+    `start`: of a body without loops, the first instruction that is looked at. `layouts`: how inputs lie in memory, in
+    the order of their axes or, where it has no axes, in none.
     """
     results = total(map(bytes_of, kernel.outputs))
-    return maximal([size - results for size in bytes_alive(kernel, body, library)[start:]])
+    return maximal([size - results for size in bytes_alive(kernel, body, library, layouts)[start:]])
 
 
-def bytes_alive(kernel: Kernel, body: tuple[Instruction, ...], library: str) -> list[Size]:
+def bytes_alive(
+    kernel: Kernel,
+    body: tuple[Instruction, ...],
+    library: str,
+    layouts: Mapping[Register, Axes] = MappingProxyType({}),
+) -> list[Size]:
     """Bytes alive at each instruction (of loops: of their bodies) and after the last one, the results among them."""
     owner = _owners(body, {}, {})
     last = _last_uses(body, owner, (output.register for output in kernel.outputs))
-    alive, found = _alive(body, owner, last, {}, library)
+    alive, found = _alive(body, owner, last, dict(layouts), library)
     for output in kernel.outputs:
         copied = owner.get(output.register) is None or output.dtype != output.register.dtype
         if copied:

@@ -131,7 +131,7 @@ class Step:
 def seconds(kernel: Kernel, sizes: Mapping[str, int], on: Machine) -> float:
     """The estimated time of a kernel at these sizes."""
     body, tiles, stretches = tiled(kernel)
-    means = resolved(stretches, "mean")
+    means = resolved(stretches, "mean", tiles, sizes)
     tiles = with_stretches(tiles, means)
     known = with_tiles(tiles, sizes)
     known |= {name: max(mean.value(known), 1) for name, mean in means.items()}

@@ -273,6 +273,6 @@ def _flash_back(e: Emitter, made: Flash, bar: Register) -> Terms:
     operands = (made.query, made.key, made.value)
     outs = tuple(e.register((*(i for i in made.batch if i not in x.axes), *x.axes), x.dtype) for x in operands)
     kept = (*operands, *(() if made.mask is None else (made.mask,)), made.out, bar)
-    e.body.append(FlashBack(outs, kept, made.scores, made.count, made.width, made.held))  # type: ignore[arg-type]
+    e.body.append(FlashBack(made, outs, kept))  # type: ignore[arg-type]
     for operand, out in zip(operands, outs, strict=True):  # the kernel takes all of them in the whole batch
         yield operand, e.pulled([out], out.axes, operand.axes)

@@ -1,4 +1,4 @@
-"""Instructions that only the record of autograd has: no kernel holds them and no back end runs them."""
+"""Instructions that only what is priced has: no kernel holds them and no back end runs them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,26 @@ from dataclasses import dataclass
 from typing import Union
 
 from tensorattn.ir import Index
+from tensorattn.kernel import Attend
 from tensorattn.parts import Register
 from tensorattn.sizes import Size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunked(Attend):
+    """NumPy's attention, so many keys at a time as `chunk` has; `apart`: of one matrix of the batch after the other."""
+
+    chunk: Index
+    apart: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Flash:
     """torch's attention kernel on operands of one `width`, the mask as floats.
 
-    `count`: the scores that it computes. `held`: the weights that one thread of its backward pass holds, with their
-    cotangents, in entries. `given`: what the mask is made of.
+    `several`: the axes of the batch that are not known to be of size 1. `count`: the scores that it computes. `held`:
+    the weights that one thread of its backward pass holds, with their cotangents, in entries. `given`: what the mask is
+    made of.
     """
 
     out: Register
@@ -28,19 +38,20 @@ class Flash:
     count: Size
     width: tuple[Index, ...]
     held: int
+    several: tuple[Index, ...]
     given: tuple[Register, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class FlashBack:
-    """Its backward pass, which makes the weights again. `outs`: the cotangents of query, key and value."""
+    """Its backward pass, which makes the weights again. `outs`: the cotangents of query, key and value.
 
+    `kept`: what it reads, with the cotangent of the result last.
+    """
+
+    of: Flash
     outs: tuple[Register, ...]
     kept: tuple[Register, ...]
-    scores: tuple[Index, ...]
-    count: Size
-    width: tuple[Index, ...]
-    held: int
 
 
 @dataclass(frozen=True, slots=True)

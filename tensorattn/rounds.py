@@ -41,6 +41,11 @@ class Tiles:
         size, most, per = (s.substitute(sizes) for s in (self.size, self.most, self.rule.per))
         return replace(self, size=size, most=most, rule=replace(self.rule, per=per))
 
+    @property
+    def symbols(self) -> frozenset[str]:
+        """What its values depend on."""
+        return self.size.symbols | self.most.symbols | self.rule.per.symbols
+
     def at(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Their values; the sizes include the tiles of the loops around."""
         positions = max(self.rule.entries // max(self.rule.per.value(sizes), 1), 1)
@@ -79,20 +84,25 @@ def _tile_function() -> Any:
 
 
 def with_tiles(tiles: Iterable[Tiles], sizes: Mapping[str, int]) -> dict[str, int]:
-    """The sizes with those of the tiles."""
+    """The sizes with those of the tiles that follow from them."""
     known = dict(sizes)
     for each in tiles:
-        known |= each.at(known)
+        if each.symbols <= known.keys():
+            known |= each.at(known)
     return known
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """The symbol for how long an axis is in a loop that cuts it to where something is admitted, on average and most."""
+    """The symbol for how long an axis is in a loop that cuts it to where something is admitted, on average and most.
+
+    `whole`: how long it is altogether, which it may be said to exceed.
+    """
 
     name: str
     mean: Size
     most: Size
+    whole: Size
 
     @staticmethod
     def of(name: str, cut: Narrowed, length: Callable[[Index], Size]) -> Stretch:
@@ -100,18 +110,27 @@ class Stretch:
         whole, found = Size.of(cut.axis.name), span(cut)
         if found is not None:
             at_most = sum(((length(index) - 1) * k for k, index in found[0]), found[1])
-            return Stretch(name, at_most, at_most)
+            return Stretch(name, at_most, at_most, whole)
         moving = {what.axis for bound in (*cut.low, *cut.high) for _, what in bound.terms if isinstance(what, Edge)}
         if len(moving) != 1:
-            return Stretch(name, whole, whole)
-        return Stretch(name, (whole + length(*moving)) * Fraction(1, 2), whole)
+            return Stretch(name, whole, whole, whole)
+        return Stretch(name, (whole + length(*moving)) * Fraction(1, 2), whole, whole)
 
 
-def resolved(stretches: Iterable[Stretch], which: str) -> dict[str, Size]:
-    """How long each stretch is, on average (`mean`) or at most (`most`), without the symbols of those around it."""
+def resolved(
+    stretches: Iterable[Stretch], which: str, tiles: tuple[Tiles, ...], sizes: Mapping[str, int]
+) -> dict[str, Size]:
+    """How long each stretch is, on average (`mean`) or at most (`most`), without the symbols of those around it.
+
+    `sizes`: those that are known, at which no stretch is longer than its axis.
+    """
     found: dict[str, Size] = {}
     for stretch in stretches:
-        found[stretch.name] = getattr(stretch, which).substitute(found)
+        length, whole = getattr(stretch, which).substitute(found), stretch.whole.substitute(found)
+        known = with_tiles(with_stretches(tiles, found), sizes) if sizes else {}
+        if length.symbols | whole.symbols <= known.keys() and whole.value(known) < length.value(known):
+            length = whole
+        found[stretch.name] = length
     return found
 
 

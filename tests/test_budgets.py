@@ -78,7 +78,7 @@ def test_a_budget_holds_at_every_call():
         x = inputs(compiled, wide(m, k, *columns))
         np.testing.assert_allclose(compiled(x), dense(x), atol=1e-12)
         assert measured(compiled, x) <= 3_000_000
-    narrow = ta.compile(ATTEND, memory=100_000)
+    narrow = ta.compile(ATTEND, memory=80_000)
     narrow(inputs(narrow, wide(40, 50)))
     with pytest.raises(ta.BudgetError):
         narrow(inputs(narrow, wide(600, 900)))

@@ -7,7 +7,7 @@ import numpy as np
 from tensorattn.ir import Index
 from tensorattn.kernel import Apply, Arrange, Contract, Fold, Slice, Stream
 from tensorattn.lowering.buffers import Room, places
-from tensorattn.parts import Carry, Literal
+from tensorattn.parts import Carry, Literal, Summand
 from tensorattn.sizes import Size
 from tests.kernels import BOTH, call, kernel, register
 
@@ -42,6 +42,19 @@ def test_steps_share_memory():
     assert found.of["sum"] == STATE
     assert isinstance(found.of["part"], Room)
     assert len(found.rooms) == 2
+
+
+def test_a_product_lies_over_what_is_added_to_it():
+    added, both = register("added", "i j t"), register("both", "i j t")
+    a, b = register("a", "i k"), register("b", "k j t")
+    product = Contract(both, a, b, Summand(added, (1, 1)))
+    body = cut((Apply(added, "tanh", (CUT,)), product, Contract(PART, both, register("some", "t"))))
+    found = places(stream(body, (Carry(STATE, 0, PART),), (Apply(SUM, "add", (STATE, PART)),), (SUM,)))
+    assert isinstance(found.of["added"], Room)
+    assert found.of["both"] == added
+    again = (*body[:-1], Apply(register("third", "i j t"), "add", (added, both)), body[-1])
+    found = places(stream(again, (Carry(STATE, 0, PART),), (Apply(SUM, "add", (STATE, PART)),), (SUM,)))
+    assert isinstance(found.of["both"], Room)
 
 
 def test_an_input_is_never_written_over():

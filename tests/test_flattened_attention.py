@@ -322,6 +322,19 @@ def test_torch_holds_a_few_megabytes_where_the_weights_are_many() -> None:
     assert 1e6 < peak < 12e6, f"{peak} bytes beside {4 * n**3} of one weight tensor"
 
 
+@pytest.mark.parametrize("where", ["", " : nu <= mu"])
+def test_a_result_holds_no_more_memory_than_it_shows_and_is_made_once(where: str) -> None:
+    text = f"y^<h mu>_n = softmax[nu{where}](q^<h mu>_i k^<h nu>_i) v^<h nu>_n"
+    compiled = ta.compile(text, plan="flattened")
+    for width in (64, 32):
+        arrays = arrays_of(text, h=4, mu=512, nu=512, i=64, n=width)
+        tensors = {n: torch.from_numpy(a).float() for n, a in arrays.items()}
+        result = compiled(tensors)
+        assert result.untyped_storage().nbytes() == result.nbytes
+        wide = result.nbytes * 64 // width
+        assert peak_bytes_torch(lambda tensors=tensors: (compiled(tensors),)) < 2 * (width < 64) * wide + wide // 2
+
+
 @BOTH
 @pytest.mark.parametrize("keys", [1, 3, 7, 20])
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

@@ -17,6 +17,7 @@ from tensorattn.cost import kernel_cost
 from tensorattn.ir import Index
 from tensorattn.kernel import Apply, Arrange, Contract, IfBounded, Stream
 from tensorattn.lowering import orienting, streaming, tiling
+from tensorattn.lowering.buffers import places
 from tensorattn.lowering.flow import Flow
 from tensorattn.lowering.liveness import INNER, made_within
 from tensorattn.lowering.products import product
@@ -210,6 +211,31 @@ def test_a_product_takes_along_what_is_added(library, signs, batch, into):
         np.testing.assert_allclose(np.asarray(found), signs[0] * a @ b + signs[1] * added, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3), (2, 0)])
+@pytest.mark.parametrize("rows", [5, 700])
+def test_a_product_is_added_to_what_it_lies_over(library, sign, batch, rows):
+    make = np.random.default_rng(0)
+    a, b, added = (make.normal(size=(*batch, *shape)) for shape in ((rows, 2), (2, 300), (rows, 300)))
+    functions = numpy_functions if library == "numpy" else tiles
+    of = (lambda x: x.copy()) if library == "numpy" else torch.tensor
+    out = of(added)
+    found = functions.add_product(of(a), of(b), out.reshape(added.shape), (sign, 1), out)
+    assert found is out
+    np.testing.assert_allclose(np.asarray(found), sign * a @ b + added, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (1, 0, 2, 3), (0, 2, 1, 3), (0, 1, 3, 2)])
+def test_a_product_is_added_to_what_lies_in_another_order(order):
+    make = np.random.default_rng(0)
+    a, b, added = (torch.tensor(make.normal(size=(2, 3, *shape))) for shape in ((5, 2), (2, 7), (5, 7)))
+    back = [order.index(n) for n in range(4)]
+    out = added.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
+    found = tiles.add_product(a, b, out, (1, 1), out)
+    torch.testing.assert_close(found, a @ b + added, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("text", [text for text in FORMULAS if ":" not in text])
 def test_scores_and_slopes_take_along_what_is_constant_in_a_row(text):
     sizes = dict.fromkeys(FORMULAS[text], 64)
@@ -217,6 +243,21 @@ def test_scores_and_slopes_take_along_what_is_constant_in_a_row(text):
     streams = [i for i in inner(kernel.body) if isinstance(i, Stream)]
     sums = [i for s in streams for i in s.body if isinstance(i, Contract) and i.added is not None]
     assert len(sums) >= 2  # the weights from log Σ exp, and ds = p (p̄ − D)
+
+
+@pytest.mark.parametrize("text", [text for text in FORMULAS if ":" not in text and text != BIASED])  # a loop of heads
+def test_products_are_added_to_the_sums_that_loops_carry(text):
+    sizes = dict.fromkeys(FORMULAS[text], 64)
+    streams = [i for i in inner(adjoint(text, sizes).body) if isinstance(i, Stream)]
+    onto = 0
+    for stream in streams:
+        states = {carry.state: merged for carry, merged in zip(stream.carry, stream.merged, strict=True)}
+        sums = [i for i in stream.body if isinstance(i, Contract) and i.added and i.added.register in states]
+        for i in sums:
+            assert i.out == states[i.added.register]
+            assert places(stream).of[i.out.name] == i.added.register
+        onto += len(sums)
+    assert onto
 
 
 @pytest.mark.parametrize(

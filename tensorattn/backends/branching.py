@@ -12,7 +12,7 @@ def write_if_finite(writer: Writer, instruction: IfFinite, write_all: WriteAll) 
     values = [writer.name(v) for v in instruction.values if v.dtype.startswith("float")]
     if not values:
         return write_all(writer, instruction.fast)
-    name = writer.join(instruction.out)
+    name, known = writer.join(instruction.out), {*writer.owners, INPUT}
     writer.line(f"if all_finite({', '.join(values)}):")
     with writer.indented():
         write_all(writer, instruction.fast)
@@ -20,8 +20,13 @@ def write_if_finite(writer: Writer, instruction: IfFinite, write_all: WriteAll) 
     writer.line("else:")
     with writer.indented():
         write_all(writer, instruction.safe)
-    writer.owners[name] = owner if owner == writer.owners[name] else INPUT
+    writer.owners[name] = _owner(name, {owner, writer.owners[name]}, known)
     return None
+
+
+def _owner(name: str, found: set[str], known: set[str]) -> str:
+    """Whose memory a result has that was in that of one of these, `known` before the branch or made in it."""
+    return found.pop() if len(found) == 1 else INPUT if found & known else name
 
 
 def write_attempt(writer: Writer, instruction: Attempt, write_all: WriteAll) -> None:
@@ -36,8 +41,7 @@ def write_attempt(writer: Writer, instruction: Attempt, write_all: WriteAll) -> 
     with writer.indented():
         write_all(writer, instruction.fallback)
     for name, found in owners.items():
-        found.add(writer.owners[name])
-        writer.owners[name] = INPUT if found & known else name
+        writer.owners[name] = _owner(name, {*found, writer.owners[name]}, known)
 
 
 def write_if_bounded(writer: Writer, instruction: IfBounded, write_all: WriteAll) -> None:

@@ -1,3 +1,4 @@
-"""What the helpers of generated code hold at once at most: a constant that the prediction of memory counts with too."""
+"""What the helpers of generated code hold at once at most: constants that the prediction of memory counts with too."""
 
 MOST_SCORES = 1 << 20  # of an attention: 4 MB of float32
+LEAST_KEYS = 128  # of a chunk of them, so that the products are no thin ones

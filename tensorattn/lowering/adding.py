@@ -1,6 +1,7 @@
 """Kernel → kernel: a product that something is added to takes it along: Σ a·b + c is one call, and no pass over it.
 
-In a loop over tiles a score is made, a bias is added to it, or what is constant along a row is taken off.
+In a loop over tiles a score is made, a bias is added to it, or what is constant along a row is taken off; and what a
+round leaves is added to a running sum.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from dataclasses import replace
 
 from tensorattn.kernel import Apply, Contract, Instruction, Kernel, Stream
 from tensorattn.lowering.liveness import makes, reads, with_bodies
+from tensorattn.lowering.narrowing import is_sum
 from tensorattn.lowering.products import neighbours, product
-from tensorattn.parts import Register, Summand
+from tensorattn.parts import Carry, Register, Summand
 
 
 def with_sums(kernel: Kernel) -> Kernel:
@@ -27,7 +29,29 @@ def _inside(instruction: Instruction) -> Instruction:
     if not isinstance(changed, Stream):
         return changed
     ends = {*changed.merged, *(p.part for p in (*changed.carry, *changed.stacked))}
-    return replace(changed, body=_body(changed.body, ends | {r for i in changed.merge for r in reads(i)}))
+    changed = replace(changed, body=_body(changed.body, ends | {r for i in changed.merge for r in reads(i)}))
+    for carry in changed.carry:
+        changed = _onto(changed, carry)
+    return changed
+
+
+def _onto(stream: Stream, carry: Carry) -> Stream:
+    """The loop in which a product that is only added to a state of the same axes takes that along."""
+    merged, cut = stream.merged[stream.carry.index(carry)], {narrowed.axis for narrowed in stream.narrowed}
+    readers = [i for i in (*stream.body, *stream.merge) if carry.part in reads(i)]
+    step = next((i for i in stream.body if isinstance(i, Contract) and i.out == carry.part), None)
+    state, added = carry.state, Summand(carry.state, (1, 1))
+    alike = {*state.axes} == {*carry.part.axes} and not cut & {*state.axes}
+    alone = len(readers) == 1 and all(stack.part != carry.part for stack in stream.stacked)
+    if step is None or step.added is not None or not (alike and alone and is_sum(stream, carry) and fits(step, added)):
+        return stream
+    made = replace(step, out=merged, added=added)
+    return replace(
+        stream,
+        body=tuple(made if i == step else i for i in stream.body),
+        merge=tuple(i for i in stream.merge if i not in readers),
+        carry=tuple(replace(c, part=merged) if c == carry else c for c in stream.carry),
+    )
 
 
 def _body(body: tuple[Instruction, ...], ends: set[Register]) -> tuple[Instruction, ...]:

@@ -14,7 +14,7 @@ from tensorattn.ir import Index
 from tensorattn.kernel import Apply, Cast, Contract, Fold, IfFinite, Instruction, Stream, Weigh
 from tensorattn.lowering.liveness import makes, reads
 from tensorattn.lowering.views import is_view, viewed
-from tensorattn.parts import Literal, Register
+from tensorattn.parts import Literal, Register, Summand
 
 # The functions of `Apply` that a back end can let write into given memory.
 INTO = frozenset(
@@ -222,6 +222,8 @@ def _alike(instruction: Instruction, out: Register) -> list[Register]:
             operands: tuple[object, ...] = (score,)
         case Contract(out=whole, a=a, b=b, added=None):
             operands = (a, b) if {*a.axes, *b.axes} == set(whole.axes) else ()
+        case Contract(added=Summand(register=added)):  # which is added to in one pass
+            operands = (added,)
         case Apply(function="select", arguments=arguments):
             operands = arguments[1:2]
         case Apply(arguments=arguments):

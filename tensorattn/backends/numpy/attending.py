@@ -7,10 +7,8 @@ import math
 
 import numpy as np
 
-from tensorattn.backends.limits import MOST_SCORES
+from tensorattn.backends.limits import LEAST_KEYS, MOST_SCORES
 from tensorattn.backends.numpy.functions import select
-
-LEAST_KEYS = 128  # of a chunk, so that the products are no thin ones
 
 
 def attend(
@@ -30,19 +28,21 @@ def attend(
     """
     if isinstance(scale, tuple):  # the divisor is 0 only where E is 0, and every score with it
         scale = scale[0] / scale[1] if scale[1] else 1.0
-    q = q * q.dtype.type(scale)
     operands = [q, k, v, *(x for x in (bias, where) if x is not None)]
     batch, rows = np.broadcast_shapes(*(x.shape[:-2] for x in operands)), q.shape[-2]
-    out = np.empty((*batch, rows, v.shape[-1]), v.dtype)
+    out = np.zeros((*batch, rows, v.shape[-1]), v.dtype)
     total = np.empty((*batch, rows), v.dtype)
     whole = math.prod(batch) * rows * LEAST_KEYS <= MOST_SCORES  # all of the batch in one product, or one by one
     count = max(MOST_SCORES // max((math.prod(batch) if whole else 1) * rows, 1), LEAST_KEYS)
+    factor = q.dtype.type(scale)
+    q = q * factor if whole else q
     for at in [...] if whole else np.ndindex(batch):
-        parts = [np.broadcast_to(x, (*batch, *x.shape[-2:]))[at] for x in (q, k, v)]
+        query, key, value = (np.broadcast_to(x, (*batch, *x.shape[-2:]))[at] for x in (q, k, v))
         masks = [bias, where]  # which broadcast by themselves, with less to look at
         if not whole:
+            query = query * factor
             masks = [None if x is None else np.broadcast_to(x, (*batch, *x.shape[-2:]))[at] for x in masks]
-        out[at], total[at] = _attend(*parts, *masks, count=count, causal=causal)
+        total[at] = _attend(query, key, value, *masks, count=count, causal=causal, out=out[at])
     return (out, total) if lse else out
 
 
@@ -52,12 +52,14 @@ def _attend(
     v: np.ndarray,
     bias: np.ndarray | None,
     where: np.ndarray | None,
+    *,
     count: int,
     causal: bool,
-) -> tuple[np.ndarray, np.ndarray]:
-    """The attention of matrices, or of stacks of them, `count` keys at a time."""
+    out: np.ndarray,
+) -> np.ndarray:
+    """Adds the attention of matrices, or of stacks of them, to zeros, `count` keys at a time; log Σ exp."""
     greatest = np.full(q.shape[:-1], -np.inf, q.dtype)
-    total, out = np.zeros_like(greatest), np.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
+    total = np.zeros_like(greatest)
     for start in range(0, k.shape[-2], count):
         stop = min(start + count, k.shape[-2])
         first = min(start, q.shape[-2]) if causal else 0  # the rows before it admit none of these keys
@@ -79,7 +81,7 @@ def _attend(
         greatest[..., first:] = high
         del score  # before the next one is made
     out /= np.where(total == 0, 1, total)[..., None]
-    return out, np.log(total) + np.where(total == 0, 0, greatest)
+    return np.log(total) + np.where(total == 0, 0, greatest)
 
 
 def _cut(mask: np.ndarray, first: int, start: int, stop: int) -> np.ndarray:

@@ -265,14 +265,25 @@ def add_at(total: np.ndarray, part: np.ndarray, places: tuple[tuple[int, int, in
     return total
 
 
+ROWS_ENTRIES = 1 << 16  # of a product that is made a block of rows at a time: 256 KB of float32
+
+
 def add_product(
     a: np.ndarray, b: np.ndarray, added: np.ndarray, signs: tuple[int, int], out: np.ndarray | None = None
 ) -> np.ndarray:
-    """signs[0] a b + signs[1] added, of matrices, one sign of which is 1; `out` is written if given."""
-    product: np.ndarray = np.matmul(a, b, out=out)
-    if signs[0] < 0:
-        return np.subtract(added, product, out=product)
-    return (np.add if signs[1] > 0 else np.subtract)(product, added, out=product)
+    """signs[0] a b + signs[1] added, of matrices, one sign of which is 1; `out`, which `added` may lie in, is written
+    if given."""
+    add = np.add if signs[0] == signs[1] else np.subtract
+    first = signs[1] > 0  # whether `added` comes first
+    if out is None or not np.may_share_memory(out, added):
+        product: np.ndarray = np.matmul(a, b, out=out)
+        return add(*((added, product) if first else (product, added)), out=product)
+    step = max(ROWS_ENTRIES * out.shape[-2] // max(out.size, 1), 1)
+    for start in range(0, out.shape[-2], step):
+        rows = ..., slice(start, start + step), slice(None)
+        part, beside = np.matmul(a[rows], b), added[rows] if added.shape[-2] > 1 else added
+        add(*((beside, part) if first else (part, beside)), out=out[rows])
+    return out
 
 
 def add_sum(total: np.ndarray, x: np.ndarray, dims: tuple[int, ...], own: bool) -> np.ndarray:

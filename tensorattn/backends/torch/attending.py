@@ -7,6 +7,7 @@ looked at, and where it is not finite it is not used, for its exp need not keep 
 """
 
 import math
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -97,7 +98,9 @@ def _on_cpu(asked: Asked) -> tuple[torch.Tensor, torch.Tensor] | None:
         if (doubtful if dead is None else doubtful & ~dead).any():
             return None
         total = total if dead is None else total.masked_fill(dead, -math.inf)
-    return out[..., :width].reshape(*batch, rows, width), total.reshape(*batch, rows)
+    if width < out.shape[-1]:
+        out = out[..., :width] if recorded else out[..., :width].clone()  # no result is kept with zeros that fill it up
+    return out.reshape(*batch, rows, width), total.reshape(*batch, rows)
 
 
 def _mask(q: torch.Tensor, bias: torch.Tensor | None, where: torch.Tensor | None) -> torch.Tensor | None:
@@ -146,7 +149,8 @@ class Flash(torch.autograd.Function):
             grads = torch.autograd.grad(plain, again, grad, create_graph=True)
         else:
             flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-            grads = flash(grad.contiguous(), q, k, v, out, total, 0.0, causal, attn_mask=mask, scale=scale)
+            grad = grad.transpose(1, 2).contiguous().transpose(1, 2)  # else the kernel makes a copy of its own as well
+            grads = flash(grad, q, k, v, out, total, 0.0, causal, attn_mask=mask, scale=scale)
         return *grads, None, None, None
 
 
@@ -165,10 +169,15 @@ def _of_one_width(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> list[tor
 def _four_dimensional(
     batch: torch.Size, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """The operands with two batch dimensions, of full size but for those of the mask, which the kernel broadcasts."""
-    cut = max(len(batch) - 1, 0)
-    if len(batch) > 2:  # where fewest operands have to be repeated
-        cut = min(range(1, len(batch)), key=lambda n: sum(not _fits(x, n) for x in (q, k, v, mask) if x is not None))
+    """The operands with two batch dimensions, of full size but for those of the mask, which the kernel broadcasts.
+
+    The kernel wants the second one inside the rows: it copies a cotangent that lies otherwise, and gives gradients so.
+    """
+    inside = len(batch) > 0 and q.stride(-3) < q.stride(-2)
+    cut = best = len(batch) - inside
+    if len(batch) > 1:  # where fewest operands have to be copied; a mask without rows is small
+        shown = [x for x in (q, k, v, mask) if x is not None and x.shape[-2] > 1]
+        cut = min(range(1, len(batch) + 1), key=lambda n: (sum(not _fits(x, batch, n) for x in shown), n != best))
     full = math.prod(batch[:cut]), math.prod(batch[cut:])
     q, k, v = (_two_batches(x, batch, cut).expand(*full, *x.shape[-2:]) for x in (q, k, v))
     return q, k, v, None if mask is None else _two_batches(mask, batch, cut)
@@ -186,9 +195,13 @@ def _is_one(sizes: torch.Size) -> bool:
     return all(size == 1 for size in sizes)
 
 
-def _fits(x: torch.Tensor, cut: int) -> bool:
-    """Whether the batch dimensions before and after the cut are all there or all broadcast."""
-    return all(_is_one(part) or 1 not in part for part in (x.shape[:cut], x.shape[cut:-2]))
+def _fits(x: torch.Tensor, batch: torch.Size, cut: int) -> bool:
+    """Whether the batch dimensions before and after the cut are each all broadcast, or neighbours in memory."""
+    for part in (range(cut), range(cut, len(batch))):
+        own = [(batch[n], x.stride(n) if x.shape[n] > 1 else 0) for n in part if batch[n] > 1]
+        if any(step for _, step in own) and any(step != size * one for (_, step), (size, one) in pairwise(own)):
+            return False
+    return True
 
 
 # Fused elsewhere --------------------------------------------------------------------------------------------------

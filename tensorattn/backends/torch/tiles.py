@@ -144,18 +144,23 @@ def _in_bits(p: torch.Tensor, out: torch.Tensor, b: float) -> torch.Tensor:
 def add_product(
     a: torch.Tensor, b: torch.Tensor, added: torch.Tensor, signs: tuple[int, int], out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """signs[0] a b + signs[1] added, of matrices, one sign of which is 1; `out`, if given, is written in one pass."""
+    """signs[0] a b + signs[1] added, of matrices, one sign of which is 1; `out`, if given, is written in one pass, in
+    none where it is `added`."""
     alpha, sign = signs
     added = added if sign > 0 else -added  # small, and BLAS takes another way for a factor that is not 1
     if out is None:
         return added + a @ b if alpha > 0 else added - a @ b
+    added = out if added.is_set_to(out) else added  # torch copies what is another object
     if a.dim() == 2:
         return torch.addmm(added, a, b, alpha=alpha, out=out)
-    if out.dim() > 3 and added.shape[:-2] != out.shape[:-2]:  # one for several places of the batch
+    if out.dim() == 3:
+        return torch.baddbmm(added, a, b, alpha=alpha, out=out)
+    if added.shape[:-2] != out.shape[:-2]:  # one for several places of the batch
         added = out.copy_(added)
-    added, a, b, whole = (x.flatten(0, -3) if x.dim() > 3 else x for x in (added, a, b, out))
-    torch.baddbmm(added, a, b, alpha=alpha, out=whole)
-    return out
+    whole = out.flatten(0, -3)  # a copy where `out` lies in another order
+    added = whole if added is out else added.flatten(0, -3)
+    torch.baddbmm(added, a.flatten(0, -3), b.flatten(0, -3), alpha=alpha, out=whole)
+    return out if whole.data_ptr() == out.data_ptr() else whole.unflatten(0, out.shape[:-2])
 
 
 def add_at(
