@@ -197,7 +197,8 @@ class Compiled(Described):
             given = key[count : 2 * count] if self._batched else (0,) * count
             ranks = dict(zip(self.inputs, given, strict=True))
             ranks = {n: ranks[n] for n, d in zip(self.inputs, key, strict=False) if not isinstance(d, type)}
-            setattr(self._traced, name, specialise(self._request, backends.get("torch"), dtypes, ranks, None, watched))
+            request = self._request.traced(dtypes)
+            setattr(self._traced, name, specialise(request, backends.get("torch"), dtypes, ranks, None, watched))
         return name
 
     # torch reads this mark of `assume_constant_result`: the function runs while tracing and its result is a constant
