@@ -152,6 +152,9 @@ def admitted(node: Expr, scope: Scope) -> Named | None:
             return _truth(where, scope)
         case Reduce(kind="sum" | "mean", where=where, indices=indices) if where is not None:
             return some(_truth(where, scope), indices)
+        case Reduce(kind="sum", indices=indices, body=body):  # `sum[j](A_j B_j)` is the product `A_j B_j`
+            mask = admitted(body, scope)
+            return None if mask is None else some(mask, indices)
         case Product(factors=factors, summed=summed):
             masks = [mask for f in factors if (mask := admitted(f, scope)) is not None]
             return some(both(*masks), summed) if masks else None
