@@ -155,8 +155,7 @@ class Compiled(Described):
         """The inputs as arrays, and what a specialisation is chosen by: dtypes, ranks of `...`, the watcher."""
         key = tuple([_kind(v) for v in values])
         if list in key or tuple in key:
-            backend, near = backends.find(named), next((v for v in values if hasattr(v, "ndim")), None)
-            values = tuple([backend.as_array(v, near) if isinstance(v, (list, tuple)) else v for v in values])
+            values = backends.with_arrays(backends.find(named), values)
             key = tuple([_kind(v) for v in values])
         if self._batched:
             key = (*key, *[0 if type(v) in (int, float) else getattr(v, "ndim", 0) for v in values])
@@ -197,7 +196,8 @@ class Compiled(Described):
             given = key[count : 2 * count] if self._batched else (0,) * count
             ranks = dict(zip(self.inputs, given, strict=True))
             ranks = {n: ranks[n] for n, d in zip(self.inputs, key, strict=False) if not isinstance(d, type)}
-            setattr(self._traced, name, specialise(self._request, backends.get("torch"), dtypes, ranks, None, watched))
+            request = self._request.traced(dtypes)
+            setattr(self._traced, name, specialise(request, backends.get("torch"), dtypes, ranks, None, watched))
         return name
 
     # torch reads this mark of `assume_constant_result`: the function runs while tracing and its result is a constant

@@ -151,6 +151,7 @@ def _ends(slot: Affine) -> tuple[Size, Size]:
 
 
 LARGEST = 2**63  # Python integers beyond it have no place in an int64 array
+NUMBERS = (float, int, bool)
 
 
 def recogniser(program: Program, scalars: frozenset[str], backend: Backend) -> Callable[..., tuple[object, ...]]:
@@ -160,10 +161,10 @@ def recogniser(program: Program, scalars: frozenset[str], backend: Backend) -> C
     """
     template, names = backend.facts()
     inputs = GuardWriter(program, (), scalars).inputs
-    number = f"{{x}}.__class__, -{LARGEST} <= {{x}} < {LARGEST}"
+    number = f"{{x}}.__class__, {{x}}.__class__ in NUMBERS and -{LARGEST} <= {{x}} < {LARGEST}"
     facts = [(number if n in scalars else template).format(x=x) for n, x in inputs.items()]
-    head = f"def facts({', '.join(inputs.values())}):"
-    return _made([head, f"    return ({''.join(f'{fact}, ' for fact in facts)})"], "facts", names)  # type: ignore[return-value]
+    lines = [f"def facts({', '.join(inputs.values())}):", f"    return ({''.join(f'{fact}, ' for fact in facts)})"]
+    return _made(lines, "facts", {**names, "NUMBERS": NUMBERS})  # type: ignore[return-value]
 
 
 def guard(program: Program, reads: Reads, scalars: frozenset[str], backend: Backend) -> Callable[..., bool]:

@@ -39,12 +39,14 @@ from tensorattn.sizes import Size
 
 # What a function or a normaliser holds at once beside its result: arrays like it, and other bytes an entry. Measured.
 TEMPORARIES = {
-    "sigmoid": (2, 0), "silu": (2, 0), "gelu": (0, 64), "elu": (1, 1), "leaky_relu": (1, 1), "uniform": (0, 16)
+    "sigmoid": (2, 0), "silu": (2, 0), "gelu": (0, 64), "elu": (1, 1), "leaky_relu": (1, 1), "uniform": (0, 16),
+    "in_twos": (2, 1),
 }  # fmt: skip
 WEIGHT_TEMPORARIES = {"softmax": (0, 0), "l1norm": (2, 0), "l2norm": (2, 0), "sparsemax": (2, 10), "entmax": (4, 3)}
 THREE_HALVES_TEMPORARIES = (5, 19)
 TORCH_FUNCTIONS = {
-    "silu": (1, 0), "gelu": (1, 1), "leaky_relu": (1, 1), "softplus": (2, 0), "sign": (1, 1), "uniform": (0, 16)
+    "silu": (1, 0), "gelu": (1, 1), "leaky_relu": (1, 1), "softplus": (2, 0), "sign": (1, 1), "uniform": (0, 16),
+    "in_twos": (2, 1),
 }  # fmt: skip
 TORCH_TEMPORARIES = {"softmax": (0, 0), "l1norm": (2, 3), "l2norm": (2, 3), "sparsemax": (4, 3), "entmax": (9, 4)}
 SLOPE_TEMPORARIES = {"power": 2, "reciprocal": 2, "cos": 2, "sin": 1, "abs": 1, "sqrt": 1}

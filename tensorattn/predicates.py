@@ -23,6 +23,8 @@ def brings(node: Expr, names: Set[str]) -> bool:
     A product brings those of its factors; a sum only brings one (that some term admits) where every term does.
     """
     match node:
+        case Reduce(kind="sum", body=body, where=None):  # a product, too
+            return brings(body, names)
         case Normalise(where=where) | Reduce(kind="sum" | "mean", where=where):
             return where is not None
         case Product(factors=factors):
@@ -43,6 +45,8 @@ def admitted(node: Expr, names: Set[str]) -> frozenset[Index]:
             return where.free
         case Reduce(kind="sum" | "mean", indices=indices, where=where) if where is not None:
             return where.free.difference(indices)
+        case Reduce(kind="sum", indices=indices, body=body, where=None):
+            return admitted(body, names).difference(indices)
         case Product(factors=factors, summed=summed):
             return frozenset[Index]().union(*(admitted(f, names) for f in factors)).difference(summed)
         case Map(function="negate") | Add() if brings(node, names):

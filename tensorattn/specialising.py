@@ -12,6 +12,7 @@ from tensorattn.asking import Asked, Asking, fixed_kinds
 from tensorattn.backward import operator_needs, recorded_needs
 from tensorattn.checking import check_open
 from tensorattn.choosing import Candidate, Choice, choose
+from tensorattn.dtypes import infer
 from tensorattn.errors import DTypeError, PlanError
 from tensorattn.expanding import expand
 from tensorattn.extents import index_names, size_reads
@@ -22,7 +23,7 @@ from tensorattn.lowering.linking import unlinked
 from tensorattn.plan import Plan
 from tensorattn.program import Program
 from tensorattn.rates import machine
-from tensorattn.rewriting.emptying import without_empty_sums
+from tensorattn.rewriting.emptying import with_doubtful_sums, without_empty_sums
 from tensorattn.sizes import Size
 from tensorattn.units import key_of
 from tensorattn.watching import PLAIN, RECORDED, TRACED, TRANSFORMED
@@ -42,6 +43,11 @@ class Request:
         """The request at sizes some of which may be 0."""
         empty = {name for name, size in sizes.items() if size == 0}
         return replace(self, program=without_empty_sums(self.program, empty)) if empty else self
+
+    def traced(self, dtypes: Mapping[str, str]) -> Request:
+        """The request at sizes that a tracer does not know: all but those given may be 0."""
+        known = {name for name, size in self.sizes.items() if size}
+        return replace(self, program=with_doubtful_sums(self.program, known, infer(self.program, dtypes)))
 
     def asked(self, *, budgeted: bool = True, traced: bool = False) -> Asked:
         """What a plan has to be. Raises: PlanError."""

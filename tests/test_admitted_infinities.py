@@ -84,3 +84,19 @@ def test_the_safe_side_by_kinds_takes_no_larger_array() -> None:
     """A masked sum of vectors stays a matrix product."""
     found = ta.compile("y_<i e> = sum[j : m_<i j>](v_<j e>)").cost(i=100, j=100, e=100).peak_bytes
     assert int(found) < 100**3
+
+
+@pytest.mark.parametrize("weights", ["softmax[j : m_<i j>](x_<i j>)", "l2norm[j : m_<i j>](x_<i j> + 1)"])
+@pytest.mark.parametrize("sum_", ["{} v_j", "sum[j]({} v_j)", "sum[j](sum[k]({} v_j u_k))", "-sum[j](-{} v_j)"])
+def test_a_sum_that_is_written_out_is_the_product_that_it_holds(sum_: str, weights: str) -> None:
+    arrays = dict(x=np.zeros((2, 3)), m=np.array([[True] * 3, [False] * 3]), v=np.ones(3), u=np.ones(1))
+    arrays |= dict(s=np.array([np.inf, np.inf]))
+    for text in (f"y_i = {sum_} s_i", f"T_i = {sum_}\ny_i = T_i s_i"):
+        program = ta.parse(text.format(weights))
+        given = {name: arrays[name] for name in program.inputs}
+        wanted = ta.reference.evaluate(program, given)["y"]
+        np.testing.assert_array_equal(wanted, [np.nan, 0.0])
+        for plan in ("auto", "dense"):
+            compiled = ta.compile(program, plan=plan)
+            np.testing.assert_array_equal(compiled(given), wanted)
+            np.testing.assert_array_equal(compiled({n: torch.tensor(a) for n, a in given.items()}).numpy(), wanted)

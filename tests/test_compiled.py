@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import tensorattn as ta
+import tensorattn.nn
 from tensorattn.plan import Plan
 
 ATTEND = "W^<mu nu> = q^mu_i k^nu_i / sqrt(|i|)\ny^mu_n = W^<mu bar(nu)> v^<bar(nu)>_n"
@@ -182,6 +183,44 @@ def test_lists_and_python_numbers_are_inputs():
     assert compiled(a=[1, 2, 3], w=0.5).tolist() == [0.5, 1.0, 1.5]
     assert compiled(a=torch.ones(2), w=0.5).dtype == torch.float32
     assert compiled(a=np.ones(2, np.float32), w=np.float64(0.5)).dtype == np.float64, "0-d arrays count"
+
+
+@pytest.mark.parametrize("make", [np.array, torch.tensor])
+def test_a_list_is_as_wide_as_the_arrays_and_widens_nothing(make):
+    compiled = ta.compile("y_i = x_i + b_i")
+    for name, wide in (("float64", "float64"), ("float32", "float32"), ("float16", "float16"), ("int64", "float64")):
+        x = make([0, 0], dtype=getattr(torch if make is torch.tensor else np, name))
+        for given in ([0.1, 1], (0.1, 1)):
+            found = compiled(x=x, b=given)
+            assert str(found.dtype).removeprefix("torch.") == wide
+            assert float(found[0]) == np.dtype(wide).type(0.1)
+        assert compiled(x=x, b=[1, 2]).dtype == x.dtype
+    typed = compiled(
+        x=make([0.0, 0.0], dtype=torch.float32 if make is torch.tensor else np.float32), b=[np.float64(0.1)] * 2
+    )
+    assert float(typed[0]) == 0.1, "NumPy's numbers have a dtype"
+
+
+def test_a_list_is_as_wide_as_what_a_module_gets():
+    module = tensorattn.nn.Formula("y_i = x_i w_i b_i", parameters={"w": "i"}, sizes={"i": 2}).double()
+    found = module(x=torch.ones(2, dtype=torch.float64), b=[0.1, 0.2])
+    assert found.dtype == torch.float64
+    torch.testing.assert_close(found, module.w * torch.tensor([0.1, 0.2], dtype=torch.float64), rtol=1e-15, atol=0)
+
+
+@pytest.mark.parametrize("make", [np.array, torch.tensor])
+def test_what_stands_in_the_place_of_a_number_is_told_apart(make):
+    compiled, x = ta.compile("y_i = x_i * s"), make([1.0, 2.0])
+    for number in (0.5, True, 3):
+        compiled(x=x, s=number)
+        for bad in (make([1, 2]), [1, 2], "a", None, 1j, 2**70):
+            with pytest.raises(ta.TensorattnError):
+                compiled(x=x, s=bad)
+        if make is np.array:
+            assert compiled(x=x, s=np.bool_(True)).tolist() == [1.0, 2.0]
+            continue
+        with pytest.raises(ta.BackendError):
+            compiled(x=x, s=np.bool_(True))
 
 
 def test_batch_axes_of_any_rank():

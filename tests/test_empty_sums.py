@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import tensorattn as ta
 from tensorattn import reference
@@ -26,8 +28,14 @@ FORMULAS = (
     "y_k = softmax[i](M_<k i>) a_i softmax[j](b_j) d_j",
     "T_k = softmax[j : m_<k j>](N_<k j>) d_j; y_k = a_k T_k",
     "y_k = softmax[i](M_<k i> + a_i b_j d_j) c_i",
+    "y_k = a_k mean[j](b_j) / c_k",  # what divides the sum stands inside it
+    "y_k = a_k + sum[j](b_j) / |j|",
+    "y_k = a_k + sum[j](b_j) / sum[j](d_j)",
+    "y_k = mean[j](N_<k j>) + mean[j](a_k)",
 )
-NUMBERS = [f for f in FORMULAS if f.startswith(("y_k = a_k", "T", "s", "y_k = softmax[i](M_<k i> +"))]  # NaN, not 0
+NUMBERS = [
+    f for f in FORMULAS if f.startswith(("y_k = a_k", "T", "s", "y_k = softmax[i](M_<k i> +", "y_k = mean"))
+]  # NaN, not 0
 BELOW = (  # a predicate
     "y_k = softmax[i](M_<k i>) a_i sum[j : m_<k j>](b_j)",
     "y_k = sum[j : m_<k j>](M_<k i> c_i b_j)",
@@ -58,10 +66,10 @@ def test_every_plan_says_what_the_reference_says(text: str, plan: str) -> None:
         assert plan not in ("auto", "dense")
         return
     for seed, j in enumerate([2, 0, 0, 0, 1, 0]):
-        given = inputs(program, j, seed if j == 0 else 0)
-        wanted = reference.evaluate(program, given)[program.defined[-1]]
-        np.testing.assert_allclose(compiled(given), wanted, rtol=1e-9, err_msg=f"{seed=}")
-        tensors = {name: torch.tensor(array) for name, array in given.items()}
+        arrays = inputs(program, j, seed if j == 0 else 0)
+        wanted = reference.evaluate(program, arrays)[program.defined[-1]]
+        np.testing.assert_allclose(compiled(arrays), wanted, rtol=1e-9, err_msg=f"{seed=}")
+        tensors = {name: torch.tensor(array) for name, array in arrays.items()}
         np.testing.assert_allclose(compiled(tensors).numpy(), wanted, rtol=1e-9, err_msg=f"{seed=}")
 
 
@@ -73,8 +81,8 @@ def test_the_program_for_no_tuple_means_the_same_and_is_a_text(text: str) -> Non
     assert ta.parse(str(changed)) == changed
     assert changed.inputs == program.inputs
     for seed in range(4):
-        given = inputs(program, 0, seed)
-        both = (reference.evaluate(p, given)[p.defined[-1]] for p in (program, changed))
+        arrays = inputs(program, 0, seed)
+        both = (reference.evaluate(p, arrays)[p.defined[-1]] for p in (program, changed))
         np.testing.assert_array_equal(*both)
 
 
@@ -87,13 +95,28 @@ def test_what_stands_beside_nothing_has_a_gradient_of_zeros(text: str, plan: str
     except ta.PlanError:
         return
     for seed in range(4):
-        given = inputs(program, 0, seed)
-        tensors = {name: torch.tensor(a, requires_grad=a.dtype == float) for name, a in given.items()}
+        arrays = inputs(program, 0, seed)
+        tensors = {name: torch.tensor(a, requires_grad=a.dtype == float) for name, a in arrays.items()}
         compiled(tensors).sum().backward()
         for name, tensor in tensors.items():
             if tensor.requires_grad:
                 assert tensor.grad is not None, (seed, name)
                 assert (tensor.grad == 0).all(), (seed, name)
+
+
+@pytest.mark.parametrize("text", ["y_k = sum[j](a_k) / |j|", "y_k = mean[j](a_k)", "y_k = sum[j](a_k c_i d_i) / |j|"])
+@given(j=st.integers(0, 3), k=st.integers(0, 3), poison=st.sampled_from([0.0, 1.0, np.nan, -np.inf]))
+@settings(max_examples=30, derandomize=True, deadline=None)
+def test_a_mean_of_what_lacks_its_index(text: str, j: int, k: int, poison: float) -> None:
+    program = ta.parse(text)
+    inputs = dict(a=np.full(k, poison), c=np.ones(2), d=np.array([0.25, 0.75]))
+    arrays = {name: inputs[name] for name in program.inputs}
+    (wanted,) = reference.evaluate(program, arrays, sizes={"j": j}).values()
+    np.testing.assert_array_equal(wanted, np.full(k, poison if j else 0))
+    for plan in ("auto", "dense"):
+        compiled = ta.compile(program, sizes={"j": j}, plan=plan)
+        np.testing.assert_allclose(compiled(arrays), wanted)
+        np.testing.assert_allclose(compiled({n: torch.tensor(v) for n, v in arrays.items()}).numpy(), wanted)
 
 
 def test_sizes_that_come_and_go_find_their_own_plans() -> None:
@@ -110,10 +133,10 @@ def test_a_plan_that_is_asked_for_leaves_empty_sums_alone(plan: object, empty: s
     compiled = ta.compile("y^mu_n = softmax[nu](q^mu_d k^nu_d) v^nu_n", plan=plan)
     sizes = dict(mu=3, nu=4, d=2, n=5) | {empty: 0}
     shapes = dict(q=("mu", "d"), k=("nu", "d"), v=("nu", "n"))
-    given = {name: np.ones([sizes[i] for i in axes]) for name, axes in shapes.items()}
+    arrays = {name: np.ones([sizes[i] for i in axes]) for name, axes in shapes.items()}
     wanted = np.full((sizes["mu"], 5), 0.0 if empty == "nu" else 1.0)
-    np.testing.assert_allclose(compiled(given), wanted)
-    tensors = {name: torch.tensor(array, requires_grad=True) for name, array in given.items()}
+    np.testing.assert_allclose(compiled(arrays), wanted)
+    tensors = {name: torch.tensor(array, requires_grad=True) for name, array in arrays.items()}
     result = compiled(tensors)
     np.testing.assert_allclose(result.detach().numpy(), wanted)
     result.sum().backward()

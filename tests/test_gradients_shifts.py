@@ -9,6 +9,7 @@ import tensorattn as ta
 from tests.gradients import agree, by_program, close
 
 pytestmark = pytest.mark.filterwarnings("ignore::tensorattn.NotationWarning")
+RNG = np.random.default_rng(5)
 SIZES = {"i": 5, "j": 5, "l": 4, "d": 3, "n": 2, "s": 3}
 AXES = {"q": "id", "k": "jd", "r": "ld", "v": "jn", "w": "ln", "x": "in", **dict.fromkeys("bgut", "j"), "s": ""}
 SHIFTED = [
@@ -106,3 +107,24 @@ def test_a_shifted_input_that_is_read_whole_too_streams() -> None:
     arrays, _ = drawn(ta.parse(text))
     wanted = ta.compile(text, plan="dense")(arrays)
     np.testing.assert_allclose(ta.compile(text, plan="streamed")(arrays), wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize("condition", ["j != i and 0 < j", "0 < j and j <= i + 1"])
+@pytest.mark.parametrize("kind", ["l1norm", "l2norm", "softmax", "lse", "mean", "prod"])
+def test_second_derivatives_below_a_predicate_and_a_shift(kind: str, condition: str) -> None:
+    weights = kind in ("l1norm", "l2norm", "softmax")
+    text = f"y_i = {kind}[j : {condition}](x_<i, j-1>){' v_j' if weights else ''}"
+    program = ta.parse(text)
+    arrays = {"x": RNG.uniform(0.5, 1.5, size=(4, 5)), **({"v": RNG.normal(size=5)} if weights else {})}
+    sizes = {} if weights else {"j": 5}
+    first = ta.grad(program, "x")
+    given = {n: arrays.get(n, RNG.normal(size=4)) for n in first.inputs}
+    agree(program, ["x"], arrays, sizes)
+    agree(first, list(first.inputs), given, sizes)
+    agree(ta.grad(first, "x"), ["x"], {**given, "ddx": RNG.normal(size=(4, 5))}, sizes)
+
+
+def test_an_index_that_a_factor_binds_is_no_axis_of_the_gradient() -> None:
+    arrays = {"a": RNG.normal(size=3), "c": RNG.normal(size=3), "N": RNG.normal(size=(3, 4))}
+    gradient = agree("y_k = mean[j](exp(a_k) c_k) sum[j](N_<k j>)", ["a", "c", "N"], arrays)
+    assert "delta_<j1 j>" in str(gradient)

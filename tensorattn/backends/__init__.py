@@ -11,9 +11,11 @@ import importlib
 import pkgutil
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 
-from tensorattn.errors import BackendError, suggest
+from tensorattn.dtypes import FLOATS, join
+from tensorattn.errors import BackendError, DTypeError, suggest
 from tensorattn.kernel import Kernel
 
 
@@ -26,8 +28,8 @@ class Backend(Protocol):
         """Whether the array is of this library."""
         ...
 
-    def as_array(self, value: object, like: Any = None) -> object:
-        """An array of a list or a scalar, on the device of `like`; an array as it is."""
+    def as_array(self, value: object, like: Any = None, floating: str = "float64") -> object:
+        """An array of a list or a scalar, on the device of `like`, Python floats as `floating`; an array as it is."""
         ...
 
     def dtype_of(self, array: Any) -> str:
@@ -103,6 +105,26 @@ def number_dtype(value: object) -> str | None:
     if isinstance(value, int):
         return "int"
     return "float" if type(value) is float else None
+
+
+def are_python(value: object) -> bool:
+    """Whether a list holds Python numbers alone, which have no dtype to bring."""
+    if isinstance(value, (list, tuple)):
+        return all(map(are_python, value))
+    return type(value) in (bool, int, float)
+
+
+def with_arrays(backend: Backend, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The inputs of a call with arrays in the place of lists.
+
+    A list widens no result, as a Python number does not: its floats are as wide as the widest of the arrays.
+    """
+    arrays, dtypes = [v for v in values if backend.owns(v)], set[str]()
+    for array in arrays:
+        with suppress(DTypeError):  # said later, with the name of the input
+            dtypes.add(backend.dtype_of(array))
+    near, floating = next(iter(arrays), None), join(dtypes & {*FLOATS}) if dtypes & {*FLOATS} else "float64"
+    return tuple(backend.as_array(v, near, floating) if isinstance(v, (list, tuple)) else v for v in values)
 
 
 def find(arrays: Mapping[str, object]) -> Backend:

@@ -88,6 +88,7 @@ def common_functions(namespace: str) -> dict[str, str]:
         "sigmoid": "sigmoid({0})",
         "softplus": "softplus({0})",
         "sign": "sign({0})",
+        "in_twos": "in_twos({0})",
     }
 
 

@@ -27,6 +27,9 @@ def admitted(node: Expr, definitions: Mapping[str, Statement], identity: Identit
     match node:
         case Normalise(where=where):
             return where
+        case Reduce(kind="sum", indices=indices, body=body, where=None):
+            found = admitted(body, definitions, identity)
+            return None if found is None else _some(found, indices, identity)
         case Reduce(kind="sum" | "mean", indices=indices, where=where):
             return None if where is None else _some(where, indices, identity)
         case Product(factors=factors, summed=summed):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tensorattn.differentiating.expressions import both, constant, negate, number, where
+from tensorattn.differentiating.expressions import both, call, constant, negate, number, where
 from tensorattn.ir import (
     BATCH,
     Affine,
@@ -25,6 +25,7 @@ from tensorattn.ir import (
     substitute,
     walk,
 )
+from tensorattn.keys import indices_of
 
 if TYPE_CHECKING:
     from tensorattn.differentiating.statements import Book
@@ -84,13 +85,18 @@ class Context:
         """The cotangent over these axes, those that it has; what it takes besides is written into the book."""
         axes = set(axes)
         summed = self.summed(axes)
-        lone = [Extent(i.name) for i in self.scope if i not in axes and i not in self.used and i.name != BATCH]
-        factors, inner = flat((*self.factors, *lone), book.identity)
+        lone = tuple(i for i in self.scope if i not in axes and i not in self.used and i.name != BATCH)
+        factors, inner = flat(self.factors, book.identity)
+        means = tuple(i for i in lone if call("reciprocal", Extent(i.name)) in factors)
+        for index in means:
+            factors = without(factors, call("reciprocal", Extent(index.name)))
         body = simple(factors, inner if self.guards else (*inner, *summed))
         if self.guards and summed:
             body = Reduce("sum", summed, body, both(*self.guards))
         elif self.guards:
             body = self._selected(body, axes, book)
+        body = repeated("mean", means, body, axes)
+        body = repeated("sum", tuple(i for i in lone if i not in means), body, axes)
         return negate(body) if self.negative else body
 
     def _selected(self, body: Expr, axes: set[Index], book: Book) -> Expr:
@@ -100,6 +106,27 @@ class Context:
         if not along or not reads_by_position(body):
             return where(guard, body, Number(0))
         return simple((body, *book.admitted(guard, along[0])), ())
+
+
+def repeated(kind: str, indices: tuple[Index, ...], body: Expr, axes: Iterable[Index]) -> Expr:
+    """The sum or mean of a body over indices that it lacks: 0 where one of them is empty.
+
+    Where something else has the name of one of them, a choice says so.
+    """
+    if not indices:
+        return body
+    if not {i.name for i in indices} & {i.name for i in (*axes, *indices_of(body))}:
+        return Reduce(kind, indices, body)
+    extents = tuple(Extent(i.name) for i in indices)
+    count = extents[0] if len(extents) == 1 else Product(extents, ())
+    whole = body if kind == "mean" else Product((body, *extents), ())
+    return where(call("less", Number(0), count), whole, Number(0))
+
+
+def without(factors: tuple[Expr, ...], one: Expr) -> tuple[Expr, ...]:
+    """The factors less the first that is this one."""
+    place = factors.index(one)
+    return (*factors[:place], *factors[place + 1 :])
 
 
 def flat(factors: Iterable[Expr], fresh: Callable[[Index], Index]) -> tuple[tuple[Expr, ...], tuple[Index, ...]]:

@@ -10,12 +10,14 @@ from tensorattn.differentiating.contexts import Context
 from tensorattn.ir import (
     BATCH,
     Add,
+    Constant,
     Expr,
     Index,
     Map,
     Normalise,
     Number,
     Position,
+    Product,
     Reduce,
     Slot,
     Split,
@@ -82,7 +84,8 @@ class Book:
     def made(self, name: str, axes: Sequence[tuple[Index, ...]], upper: int, body: Expr) -> Statement:
         """A statement in which every index that is read beside another one has a name of its own."""
         own = [index for axis in axes for index in axis]
-        names: dict[Index, str] = {index: index.name for index in own}
+        names = self._named_axes(own, body)
+        body = self._sized(body, names)
         for term in _terms(body):
             self._name_apart(term, own, names)
         numbers = count(1)
@@ -94,10 +97,35 @@ class Book:
             name, tuple(tuple(new[i] for i in axis) for axis in axes), substitute(body, lambda i: new.get(i, i)), upper
         )
 
+    def _named_axes(self, own: Sequence[Index], body: Expr) -> dict[Index, str]:
+        """Names for axes: their own, but for one that something inside binds whose size nothing but the name fixes."""
+        bound = {i.name for i in set(indices_of(body)) - set(own) - _tied(body) if i.name != BATCH}
+        names: dict[Index, str] = {}
+        for index in own:
+            found, number = index.name, 0
+            while found in bound:
+                number += 1
+                found = self.copy_name(index.name, number)
+            names[index] = found
+        return names
+
+    def _sized(self, body: Expr, names: dict[Index, str]) -> Expr:
+        """The body in which something fixes the sizes of axes that have other names than their own.
+
+        `sum[j](delta_<j1 j>)` is 1 and says that |j1| = |j|.
+        """
+        open_ = [i for i, name in names.items() if name != i.name and i not in _tied(body)]
+        if not open_:
+            return body
+        own = {i: self.identity(i) for i in open_}
+        ones = tuple(Reduce("sum", (j,), Constant("delta", (i, j))) for i, j in own.items())
+        factors, summed = (body.factors, body.summed) if isinstance(body, Product) else ((body,), ())
+        return Product((*factors, *ones), summed)
+
     def _name_apart(self, term: Expr, own: list[Index], names: dict[Index, str]) -> None:
         """Names for the indices of a term, other ones than those of the axes and of one another."""
         inside = list(dict.fromkeys(indices_of(term)))
-        tied = {s for n in walk(term) if isinstance(n, Tensor) for s in n.slots if isinstance(s, Index)}
+        tied = _tied(term)
         inside.sort(key=lambda i: i in tied)  # those whose size nothing else fixes keep their names
         used = {names[i] for i in (*own, *(i for i in inside if i in names))}
         for index in inside:
@@ -136,6 +164,11 @@ class Book:
             self.backward.append(self.made(name, [(i,) for i in axes], 0, node))
             found.append(Tensor(name, axes))
         return tuple(found)
+
+
+def _tied(node: Expr) -> set[Index]:
+    """The indices whose sizes plain slots of tensors fix."""
+    return {s for n in walk(node) if isinstance(n, Tensor) for s in n.slots if isinstance(s, Index)}
 
 
 def _terms(body: Expr) -> tuple[Expr, ...]:

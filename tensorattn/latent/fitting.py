@@ -138,24 +138,33 @@ def fit(
     """
     accepting.made(estimator, ChainedAttentionEstimator, "estimator")
     count = accepting.size(restarts, "restarts")
-    task = _Task(
+    asked = (max_its, delta, rng, on_step, held_out, patience, accelerate, batch_size, reduce)
+    task = _task(rows, weights, estimator, *asked)
+    _check(estimator, start, count, accelerate, task.batch_size)
+    with _bar(progress, count * (task.max_its + 1), on_step) as report:
+        task = replace(task, weights=accepting.weights(weights, len(task.rows)), report=report)
+        return max((_one(task, start) for _ in range(count)), key=lambda found: found[0])[1]
+
+
+def _task(
+    rows: Any, weights: Any, estimator: ChainedAttentionEstimator, max_its: Any, delta: Any, rng: Any,
+    report: OnStep | None, held_out: Any, patience: Any, accelerate: bool, batch_size: Any, reduce: Reduce | None,
+) -> _Task:  # fmt: skip
+    """What was asked for, checked. Raises: ShapeError, DTypeError, ValueRefusedError."""
+    return _Task(
         rows=_rows(rows, estimator),
         weights=weights,
         estimator=estimator,
         max_its=accepting.size(max_its, "max_its", 0),
         delta=-np.inf if delta is None else accepting.number(delta, "delta"),
         rng=accepting.generator(rng),
-        report=on_step,
+        report=report,
         held_out=None if held_out is None else _rows(held_out, estimator),
         patience=accepting.size(patience, "patience"),
         accelerate=accelerate,
         batch_size=None if batch_size is None else accepting.size(batch_size, "batch_size"),
         reduce=reduce,
     )
-    _check(estimator, start, count, accelerate, task.batch_size)
-    with _bar(progress, count * (task.max_its + 1), on_step) as report:
-        task = replace(task, weights=accepting.weights(weights, len(task.rows)), report=report)
-        return max((_one(task, start) for _ in range(count)), key=lambda found: found[0])[1]
 
 
 def _one(task: _Task, start: ChainedAttentionDistribution | None) -> tuple[float, Fit]:

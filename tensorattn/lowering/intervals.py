@@ -108,6 +108,8 @@ def filled(score: Register, makers: Mapping[str, Instruction]) -> Register | Non
             return filled(first, makers)
         case Apply(function="multiply", arguments=(Register() as first, Literal())) | Slice(source=first):
             return filled(first, makers)
+        case Apply(function="in_twos", arguments=(Register() as first,)):
+            return filled(first, makers)
     return None
 
 

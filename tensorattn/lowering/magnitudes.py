@@ -6,7 +6,7 @@ A bound that is finite proves that every entry it speaks of is finite, and every
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import inf, isfinite, prod
+from math import inf, isfinite, log, prod
 
 from tensorattn.ir import Index
 from tensorattn.kernel import Apply, Arrange, Cast, Contract, Fold, Instruction, Slice
@@ -126,6 +126,8 @@ class Magnitudes:
             return self._contracted(*arguments, over, frozenset())
         if function == "divide" and isinstance(below := arguments[1], Literal):
             return _product(self.norm(arguments[0], over), _inverse(below))
+        if function == "in_twos":
+            return _product(self.norm(arguments[0], over), Literal(1 / log(2)))
         if function in SAME and len(arguments) == 1:
             return self.norm(arguments[0], over)
         if function == "uniform":

@@ -49,7 +49,7 @@ class Scaling:
                     None if scaled is None else self._keep(replace(made, out=_named(register), arguments=(scaled, b)))
                 )
             case Apply(function="add" | "subtract", arguments=(Register() as a, Register() as b)) as made:
-                both = (self._scaled(a), self._scaled(b))
+                both = (self._term(a), self._term(b))
                 if both[0] is None or both[1] is None:
                     return None
                 return self._keep(replace(made, out=_named(register), arguments=both))
@@ -74,8 +74,14 @@ class Scaling:
         safe = (*made.safe[:-1], last, Apply(out, "multiply", (plain, Literal(LOG2_E))))
         return self._keep(IfFinite(out, made.values, fast, safe))
 
-    def _multiplied(self, register: Register) -> Register:
-        scaled = self._number(register) or Apply(_named(register), "multiply", (register, Literal(LOG2_E)))
+    def _term(self, register: Register) -> Register | None:
+        """A term of a sum: data may be as large as numbers are, as in a mask of the least number, and stays finite."""
+        small = not self.full <= set(register.axes) and not isinstance(self.makers.get(register.name), Contract)
+        return self._multiplied(register, "in_twos") if small else self._scaled(register)
+
+    def _multiplied(self, register: Register, function: str = "multiply") -> Register:
+        arguments = (register,) if function == "in_twos" else (register, Literal(LOG2_E))
+        scaled = self._number(register) or Apply(_named(register), function, arguments)
         (self.inside if register.name in self.makers else self.outside).append(scaled)
         return scaled.out
 

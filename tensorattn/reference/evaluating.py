@@ -31,9 +31,9 @@ from tensorattn.ir import (
     Statement,
     Tensor,
     Top,
-    walk,
 )
 from tensorattn.program import Program
+from tensorattn.reference.factors import count_data, divides, is_nothing
 from tensorattn.reference.measuring import expanded, sizes_of
 from tensorattn.reference.named import EVERYWHERE, NOWHERE, Named, align, both, either, some, union
 from tensorattn.reference.rows import elementwise, reduce_row, weigh_row
@@ -152,6 +152,9 @@ def admitted(node: Expr, scope: Scope) -> Named | None:
             return _truth(where, scope)
         case Reduce(kind="sum" | "mean", where=where, indices=indices) if where is not None:
             return some(_truth(where, scope), indices)
+        case Reduce(kind="sum", indices=indices, body=body):  # `sum[j](A_j B_j)` is the product `A_j B_j`
+            mask = admitted(body, scope)
+            return None if mask is None else some(mask, indices)
         case Product(factors=factors, summed=summed):
             masks = [mask for f in factors if (mask := admitted(f, scope)) is not None]
             return some(both(*masks), summed) if masks else None
@@ -231,6 +234,11 @@ def _product(node: Product, scope: Scope) -> Named:
     """`Σ_summed Π factors` over the admitted tuples; beside a predicate an admitted ±∞ or NaN makes its result NaN."""
     masks = [mask for f in node.factors if (mask := admitted(f, scope.exact)) is not None]
     factors = [value(f, scope.within(*masks)) for f in node.factors]
+    if any(
+        is_nothing(f, scope.sizes) for f in node.factors
+    ):  # what divides a sum stands inside it: here it divides nothing
+        inside = [divides(f) for f in node.factors]
+        factors = [Named(v.indices, np.ones(v.array.shape)) if i else v for v, i in zip(factors, inside, strict=True)]
     deltas = [value(f, scope) for f in node.factors if isinstance(f, Constant) and f.kind == "delta"]
     kept = both(*masks, *(Named(d.indices, d.array == 1) for d in deltas))  # a delta substitutes: it multiplies nothing
     order = union([*factors, kept], node.summed)
@@ -286,19 +294,6 @@ def _reduce(node: Reduce, scope: Scope) -> Named:
         exact_value = _reduce(node, scope.exact)
         result = np.maximum(result, np.abs(align(exact_value, free)))
     return Named(free, result)
-
-
-def count_data(node: Expr) -> int:
-    """How many factors of a product are more than numbers, sizes and deltas; a bracket around a product is none."""
-    match node:
-        case Product(factors=factors):
-            return sum(map(count_data, factors))
-        case Reduce(kind="sum", where=None, body=inner) | Map(function="negate", arguments=(inner,)):
-            return count_data(inner)
-        case Constant(kind="delta" | "ones"):
-            return 0
-        case _:
-            return int(bool(node.free) or any(isinstance(part, Tensor) for part in walk(node)))
 
 
 def _normalise(node: Normalise, scope: Scope) -> Named:

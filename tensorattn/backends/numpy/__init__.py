@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tensorattn.backends import building
+from tensorattn.backends import are_python, building
 from tensorattn.backends.vocabulary import Vocabulary, common_functions, common_into
 from tensorattn.dtypes import FLOATS
 from tensorattn.errors import BackendError, DTypeError, ShapeError
@@ -66,12 +66,16 @@ def owns(array: object) -> bool:
     return isinstance(array, (np.ndarray, np.generic)) and not isinstance(array, np.ma.MaskedArray)
 
 
-def as_array(value: object, like: object = None) -> object:
-    """An array of the value (a list, a NumPy scalar, …); an array as it is. Raises: DTypeError for what is ragged."""
+def as_array(value: object, like: object = None, floating: str = "float64") -> object:
+    """An array of the value (a list, a NumPy scalar, …), of Python floats as `floating`; an array as it is.
+
+    Raises: DTypeError for what is ragged.
+    """
     import numpy as np
 
     try:
-        return np.asarray(value)
+        found = np.asarray(value)
+        return found.astype(floating) if found.dtype.kind == "f" and are_python(value) else found
     except (ValueError, TypeError, OverflowError) as error:
         raise DTypeError("E-DTYPE", f"this is no array of numbers: {error}") from error
 

@@ -169,6 +169,12 @@ def sign(x: np.ndarray) -> np.ndarray:
     return np.sign(x)
 
 
+def in_twos(x: np.ndarray) -> np.ndarray:
+    """x / ln 2, finite where x is."""
+    most = np.finfo(x.dtype).max
+    return np.where(np.isinf(x), x, np.clip(x / x.dtype.type(math.log(2)), -most, most))
+
+
 def rows(x: np.ndarray, dims: tuple[int, ...]) -> np.ndarray:
     """The axes `dims`, in their order, flattened into one last axis (a view where possible)."""
     moved = np.moveaxis(x, dims, range(-len(dims), 0))

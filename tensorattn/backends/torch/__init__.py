@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tensorattn.backends import building
+from tensorattn.backends import are_python, building
 from tensorattn.backends.vocabulary import Vocabulary, common_functions, common_into
 from tensorattn.dtypes import FLOATS
 from tensorattn.errors import BackendError, DTypeError, ShapeError
@@ -70,14 +70,21 @@ def owns(array: Any) -> bool:
     return torch is not None and isinstance(array, torch.Tensor) and array.layout is torch.strided
 
 
-def as_array(value: object, like: Any = None) -> object:
-    """A tensor of a list or number on the device of `like`; a tensor as it is. Raises: DTypeError if ragged."""
+def as_array(value: object, like: Any = None, floating: str = "float64") -> object:
+    """A tensor of a list or number on the device of `like`, of Python floats as `floating`; a tensor as it is.
+
+    Raises: DTypeError if ragged.
+    """
     import torch
 
     if isinstance(value, torch.Tensor):
         return value
     try:
-        return torch.as_tensor(value, device=None if like is None else like.device)
+        device = None if like is None else like.device
+        found = torch.as_tensor(value, device=device)
+        if found.is_floating_point() and are_python(value):  # not rounded to torch's default first
+            return torch.as_tensor(value, dtype=getattr(torch, floating), device=device)
+        return found
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
         raise DTypeError("E-DTYPE", f"this is no array of numbers: {error}") from error
 

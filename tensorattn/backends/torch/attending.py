@@ -145,13 +145,25 @@ class Flash(torch.autograd.Function):
         causal, scale = ctx.how
         if torch.is_grad_enabled():
             again = [x if x.requires_grad else x.detach().requires_grad_() for x in (q, k, v)]
-            plain = _plain(Asked(*again, scale=scale, bias=mask, where=None, causal=causal, lse=False))[0]
+            keys, mask = _without_dead(again[1], mask)
+            asked = Asked(again[0], keys, again[2], scale=scale, bias=mask, where=None, causal=causal, lse=False)
+            plain = _plain(asked)[0]
             grads = torch.autograd.grad(plain, again, grad, create_graph=True)
         else:
             flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
             grad = grad.transpose(1, 2).contiguous().transpose(1, 2)  # else the kernel makes a copy of its own as well
             grads = flash(grad, q, k, v, out, total, 0.0, causal, attn_mask=mask, scale=scale)
         return *grads, None, None, None
+
+
+def _without_dead(k: torch.Tensor, mask: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Keys with 0 for those that are not finite, which the mask excludes: all their scores were −∞, for the answer of
+    the kernel was a number. A second derivative would multiply them by 0."""
+    dead = ~k.isfinite().all(-1)
+    if not dead.any():
+        return k, mask
+    none = torch.zeros((), dtype=k.dtype, device=k.device) if mask is None else mask
+    return k.masked_fill(dead[..., None], 0), torch.where(dead[..., None, :], -math.inf, none)
 
 
 def _of_one_width(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> list[torch.Tensor]:

@@ -191,6 +191,12 @@ def sign(x: torch.Tensor) -> torch.Tensor:
     return torch.where(x == x, torch.sign(x), x)  # torch's sign of NaN is 0
 
 
+def in_twos(x: torch.Tensor) -> torch.Tensor:
+    """x / ln 2, finite where x is."""
+    most = torch.finfo(x.dtype).max
+    return torch.where(x.isinf(), x, (x / math.log(2)).clamp(-most, most))
+
+
 def rows(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
     """The axes `dims`, in their order, flattened into one last axis."""
     last = tuple(range(-len(dims), 0))

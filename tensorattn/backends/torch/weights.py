@@ -30,7 +30,8 @@ def softmax(
     admitted = admitted.masked_fill(torch.all(dead, dim=dims, keepdim=True), 0)
     weights = _softmax(admitted, dims)
     if sink is not None:  # Σ exp / (Σ exp + exp(sink))
-        weights = weights * torch.sigmoid(torch.logsumexp(admitted, dim=dims, keepdim=True) - sink)
+        near = torch.logsumexp(admitted.detach(), dim=dims, keepdim=True)  # beside a large one, log n is lost
+        weights = weights * torch.sigmoid(torch.logsumexp(admitted - near, dim=dims, keepdim=True) + (near - sink))
     return weights.masked_fill(dead, 0)
 
 
