@@ -15,6 +15,7 @@ from math import e, inf, log
 from tensorattn.kernel import Apply, Fold, IfBounded, IfFinite, Instruction, Kernel, Stream, Weigh
 from tensorattn.lowering.liveness import makes, reads, without_dead
 from tensorattn.lowering.magnitudes import Magnitudes
+from tensorattn.lowering.rescaling import LOG2_E
 from tensorattn.lowering.unifying import renamed
 from tensorattn.lowering.unmasking import parted, unmasked
 from tensorattn.parts import Carry, Limiting, Literal, Register
@@ -153,7 +154,15 @@ def _without_maximum(
         own = [i for i in maxima if weigh.total in reads(i) or weigh.greatest in makes(i)]
         last = next(n for n, i in enumerate(steps) if weigh.total in makes(i)) + 1
         steps[last:last] = own
-    return list(without_dead(tuple(steps), ends))
+    return list(without_dead(tuple(map(_small, steps)), ends))
+
+
+def _small(step: Instruction) -> Instruction:
+    """A step on what is bounded: it stays finite by itself."""
+    match step:
+        case Apply(out=out, function="in_twos", arguments=(x,)):
+            return Apply(out, "multiply", (x, Literal(LOG2_E)))
+    return step
 
 
 def _plain(stream: Stream, body: Sequence[Instruction], sums: Sequence[Carry]) -> Stream:
