@@ -236,3 +236,24 @@ def test_gradients_of_gathers_are_sums_by_place():
     np.testing.assert_allclose(compiled(x)["dG"], wanted, atol=1e-12)
     assert "no one-hot matrix" in compiled.explain()
     assert compiled.cost(n=50, i=200, p=64, p1=64).at({}).flops < 1e6
+
+
+@BOTH
+@pytest.mark.parametrize("other", ["t", "u"])
+def test_two_readings_of_one_table_are_by_symbol_once(library, other, monkeypatch):
+    """Rows by the symbols of both would be the diagonal of the table's axis."""
+    forced(monkeypatch)
+    rng = np.random.default_rng(0)
+    x = {"q": rng.normal(size=(3, 2)), "G": rng.normal(size=(2, 2)), "v": rng.normal(size=(7, 4))}
+    x |= {name: rng.integers(0, 2, size=7) for name in ("t", other)}
+    scores = np.einsum("mi,ni,ri->mnr", x["q"], x["G"][x["t"]], x["G"][x[other]])
+    weights = np.exp(scores) / np.exp(scores).sum((1, 2), keepdims=True)
+    score = f"sum[i](q_<m i> G_<t_<nu> i> G_<{other}_<rho> i>)"
+    wrap = np.asarray if library == "numpy" else torch.tensor
+    given = {k: wrap(v) for k, v in x.items()}
+    alone = ta.compile(f"R_<m nu rho> = {score}")
+    found = np.asarray(alone({k: a for k, a in given.items() if k != "v"}))
+    np.testing.assert_allclose(found, scores, rtol=1e-12)
+    assert "symbol rows" in rules(alone)
+    found = np.asarray(ta.compile(f"R_<m n> = softmax[nu rho]({score}) v_<nu n> v_<rho n>")(given))
+    np.testing.assert_allclose(found, np.einsum("mab,an,bn->mn", weights, x["v"], x["v"]), rtol=1e-10)

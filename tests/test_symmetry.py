@@ -289,10 +289,24 @@ def test_only_the_order_itself_guards_nothing() -> None:
         (POISONED[7], True),
         (POISONED[4], False),
         ("R_<m n> = sum[nu rho]((softmax[nu rho : nu <= rho](c_<m nu> x_<rho>) + 0) b_<m n>)", False),
+        ("R_<m n> = sum[nu rho]((softmax[nu rho : nu <= rho](c_<m nu> c_<m rho> + x_<rho>) + 0) b_<m n>)", False),
         ("R_<m n> = softmax[nu rho : nu <= rho](c_<m nu> c_<m rho>) v_<nu n> v_<rho n>", False),
     ):
         body = halved(ta.parse(text)).statements[-1].body
         assert any(symmetry.mirrored(node) for node in walk(body)) == unguarded, text
+
+
+def test_an_addend_that_needs_the_order_is_guarded_by_it() -> None:
+    """Outside the order `x` has no entry, and the root no derivative."""
+    addend = "x_<rho - nu> * sqrt(u_rho - u_nu + 1)"
+    text = f"R_<m n> = sum[nu rho]((softmax[nu rho : nu <= rho](c_<m nu> c_<m rho> + {addend}) + 0) T_<nu rho n>)"
+    program = ta.parse(text)
+    x = arrays(program, SIZES) | {"u": 2.0 * np.arange(SIZES["N"])}
+    given = {n: torch.tensor(a, requires_grad=True) for n, a in x.items()}
+    found = ta.compile(program, plan="streamed")(given)
+    np.testing.assert_allclose(found.detach(), reference.evaluate(program, x)["R"], rtol=1e-12)
+    for bar in torch.autograd.grad(found.sum(), list(given.values())):
+        assert bar.isfinite().all()
 
 
 @pytest.mark.parametrize(

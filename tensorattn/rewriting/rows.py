@@ -109,7 +109,7 @@ class Rows:
     def _pays(self, node: Expr, index: Index, symbols: str) -> bool:
         if not self.sizes.get(symbols, 1 << 62) < self.sizes.get(index.name, 0):
             return False
-        names = [i.name for i in node.free]
+        names = [symbols, *(i.name for i in node.free)]  # of the axes of a statement: each another
         if len(set(names)) < len(names):
             return False
         return not any(_runs_along(part, index) or _is_singular(part, index) for part in walk(node))

@@ -76,8 +76,10 @@ def mirrored(node: Expr) -> Normalise | None:
     It protects nothing: the program had none, and what it excludes stands among what it admits.
     """
     match node:
-        case Add(terms=(Normalise(where=where, score=Add(terms=(score, _))) as weights, Number(value=0))):
-            pairs = pairwise(_ordered(where))
+        case Add(terms=(Normalise(where=where, score=Add(terms=(score, often))) as weights, Number(value=0))):
+            indices = _ordered(where)
+            counted = indices and often in (_logarithm(indices, all_) for all_ in (1, factorial(len(indices))))
+            pairs = pairwise(indices if counted else ())
             swapped = [alike(score, _permuted(score, pair, pair[::-1]), lambda name: name) for pair in pairs]
             return weights if swapped and all(swapped) else None
     return None
