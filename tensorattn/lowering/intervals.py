@@ -106,9 +106,9 @@ def filled(score: Register, makers: Mapping[str, Instruction]) -> Register | Non
             return next((where for where in found if where is not None), None)
         case Apply(function="subtract", arguments=(Register() as first, _)):
             return filled(first, makers)
-        case Apply(function="multiply", arguments=(Register() as first, Literal())) | Slice(source=first):
-            return filled(first, makers)
-        case Apply(function="in_twos", arguments=(Register() as first,)):
+        case Apply(function="multiply", arguments=(Register() as first, Literal(value=float(scale)))):
+            return filled(first, makers) if scale > 0 else None
+        case Apply(function="in_twos", arguments=(Register() as first,)) | Slice(source=first):
             return filled(first, makers)
     return None
 

@@ -44,8 +44,8 @@ class Magnitudes:
                 bounds = tuple(map(self.score, arguments))
             case Apply(function="select", arguments=(_, first, Literal(value=value))) if value == -inf:
                 bounds = (self.score(first),)
-            case Apply(function="multiply", arguments=(first, Literal() as scale)):
-                return _product(self.score(first), _absolute(scale))
+            case Apply(function="multiply", arguments=(first, Literal(value=float(scale)))) if scale > 0:
+                return _product(self.score(first), Literal(scale))
             case _:
                 return self.norm(operand)
         self.seen.add(operand.name)  # type: ignore[union-attr]
