@@ -72,6 +72,7 @@ FLOORS = (
     Floor("WN-W1 WN-W4 WN-W6", "numpy", "exp", 0.65),
 )
 SMALL_BYTES = 8 << 20
+SMALL_MS = 0.1
 
 
 def judge(run: Run) -> list[Verdict]:
@@ -118,12 +119,15 @@ def _met(own: Measured, peer: Measured, value: float | None, wanted: float) -> b
 
 
 def _most(run: Run, peer: Measured) -> float | None:
-    """The peer's time over the floor: a product has two in its gradient; weights that are kept need no exp again."""
+    """The peer's time over the floor: a product has two in its gradient; weights that are kept need no exp again.
+
+    Small calls take their time for something else.
+    """
     if peer.min_ms is None or find(peer.workload).compiles_only:
         return None
     passes = 1 if peer.direction == "forward" else 3
     floor = floor_ms(run, peer.workload, peer.backend, peer.threads, "exp2", products=passes)
-    return peer.min_ms / floor if floor else None
+    return peer.min_ms / floor if floor > SMALL_MS else None
 
 
 def _floors(run: Run, own: Measured, name: str, backend: str, threads: int, where: str) -> list[Verdict]:
