@@ -234,9 +234,7 @@ def _product(node: Product, scope: Scope) -> Named:
     """`Σ_summed Π factors` over the admitted tuples; beside a predicate an admitted ±∞ or NaN makes its result NaN."""
     masks = [mask for f in node.factors if (mask := admitted(f, scope.exact)) is not None]
     factors = [value(f, scope.within(*masks)) for f in node.factors]
-    if any(
-        is_nothing(f, scope.sizes) for f in node.factors
-    ):  # what divides a sum stands inside it: here it divides nothing
+    if any(is_nothing(f, scope.sizes) for f in node.factors):  # what divides it stands inside, and divides nothing
         inside = [divides(f) for f in node.factors]
         factors = [Named(v.indices, np.ones(v.array.shape)) if i else v for v, i in zip(factors, inside, strict=True)]
     deltas = [value(f, scope) for f in node.factors if isinstance(f, Constant) and f.kind == "delta"]
