@@ -161,17 +161,20 @@ def test_iota_and_fill(library):
     close(one(library, {"x": ("n", "float64")}, fill, np.zeros(2), sizes=sizes), np.full((2, 3), -INF, np.float32))
 
 
+@pytest.mark.parametrize("small", [0, torch_tiles.SMALL_TILE])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("other", [0, -math.inf, 1.5, math.nan])
-def test_a_selection_in_place(dtype, other):
-    """By bits, where the predicate may lack axes or be longer than a stretch, and arrays lie in any order."""
+def test_a_selection_in_place(dtype, other, small, monkeypatch):
+    """By bits or place by place, where the predicate may lack axes or be longer than a stretch, and arrays lie in any
+    order."""
+    monkeypatch.setattr(torch_tiles, "SMALL_TILE", small)
     rng = np.random.default_rng(0)
     for shape in ((3, 4, 5), (1, 4, 5), (3, 1, 5), (), (7,), (0, 4), (300, 400)):
         alternate = tuple(1 if n % 2 else size for n, size in enumerate(shape))
         for where in {shape, shape[1:], shape[-1:], (1,) * len(shape), alternate, ()}:
             a, some = rng.normal(size=shape).astype(dtype), np.asarray(rng.random(where) < 0.5)
             a.reshape(-1)[::3], a.reshape(-1)[1::5] = np.nan, np.inf
-            for p in (some, _true_but_in_a_stretch(some), np.ones_like(some)):
+            for p in (some, _true_but_in_a_stretch(some), _true_but_at_one_place(some), np.ones_like(some)):
                 expected = np.where(p, a, dtype(other))
                 copies = [lambda a=a: a.copy(), lambda a=a: np.array(a.T, order="C").T]
                 for made in (copy() for copy in copies):
@@ -188,6 +191,13 @@ def _true_but_in_a_stretch(p):
         n = p.shape[-1]
         p[..., : n // 3], p[..., n - n // 4 :] = True, True
     return p
+
+
+def _true_but_at_one_place(p):
+    """In the middle."""
+    found = np.ones_like(p)
+    found.reshape(-1)[found.size // 2 : found.size // 2 + 1] = False
+    return found
 
 
 def test_a_selection_in_place_keeps_the_sign_of_zero():

@@ -73,7 +73,7 @@ def select(p: torch.Tensor, a: torch.Tensor, b: torch.Tensor | float, out: torch
     if isinstance(b, torch.Tensor):
         return torch.where(p, a, b, out=out)
     out = out if out is a else out.copy_(a)
-    if not out.is_cpu or out.numel() < SHORT_MASK:
+    if not out.is_cpu or out.numel() < SMALL_TILE:
         return out.masked_fill_(~p, b)
     if _at_places(p, out, b):
         return out
@@ -95,6 +95,7 @@ def outside(p: torch.Tensor) -> tuple[int, int]:
     return (int(places[0]), int(places[-1]) + 1) if len(places) else (0, 0)
 
 
+SMALL_TILE = 1 << 14  # entries that are filled in less time than a look at the mask takes
 SHORT_MASK = 1 << 14  # whose places are found in less time than a tile takes
 FEW_PLACES = 16  # of which one is outside: then an entry at a time costs less than all that lie around them
 
