@@ -13,6 +13,8 @@ from tensorattn.lowering import streaming
 from tests import operators
 
 pytestmark = pytest.mark.filterwarnings("ignore::tensorattn.NotationWarning")
+
+
 # the formula; which rows of which inputs no admitted tuple reads; which rows of the result admit nothing
 CASES = {
     "causal": (
@@ -121,3 +123,12 @@ def test_without_keys_every_input_has_a_gradient(kind):
     found = torch.autograd.grad(attend(x).sum(), list(x.values()))
     assert [g.shape for g in found] == list(shapes.values())
     assert not found[0].any()
+
+
+def test_the_branch_that_is_not_taken_gets_nothing_of_a_cotangent_that_is_no_number() -> None:
+    """As torch has it for `torch.where`: it is no product with zeros."""
+    compiled = ta.compile("y^mu_n = sum[nu](softmax[nu](q^mu_i k^nu_i) where(nu < 2, v^nu_n, 0))", plan="streamed")
+    x = {name: torch.ones(shape, requires_grad=True) for name, shape in dict(q=(3, 2), k=(5, 2), v=(5, 4)).items()}
+    (found,) = torch.autograd.grad(compiled(x), [x["v"]], torch.full((3, 4), math.nan))
+    assert found[:2].isnan().all()
+    assert (found[2:] == 0).all()

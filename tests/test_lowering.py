@@ -10,8 +10,10 @@ import torch
 
 import tensorattn as ta
 from tensorattn import reference
-from tensorattn.kernel import CheckRange, Gather, IfFinite, Instruction, Iota, Kernel, Normalised
+from tensorattn.ir import Index
+from tensorattn.kernel import Apply, Cast, CheckRange, Gather, IfFinite, Instruction, Iota, Kernel, Normalised
 from tensorattn.lowering import lower
+from tensorattn.lowering.building import Builder
 from tensorattn.lowering.liveness import reads, without_dead
 from tensorattn.lowering.slots import in_range
 from tensorattn.parts import Literal
@@ -345,3 +347,19 @@ def test_a_concatenation_whose_size_is_given_as_0() -> None:
     assert nothing(A=R(0), B=R(0)).shape == (0,)
     with pytest.raises(ta.ShapeError, match="E-EXTENT"):
         nothing(A=R(1), B=R(0))
+
+
+def test_a_choice_of_numbers_is_cast_by_its_numbers() -> None:
+    builder = Builder({})
+    p, q = (builder.register((Index(name),), "bool") for name in "ij")
+    inner = builder.apply("where", p, Literal(1), Literal(0.5), dtype="float64")
+    outer = builder.apply("where", q, inner, Literal(2), dtype="float64")
+    found = builder.cast(outer, "float32")
+    assert found.dtype == "float32"
+    assert not any(isinstance(i, Cast) for i in builder.body)
+    kept = without_dead(tuple(builder.body), (found,))
+    assert [(i.function, i.out.dtype) for i in kept if isinstance(i, Apply)] == [("where", "float32")] * 2
+    truth = builder.apply("where", p, Literal(True), Literal(False), dtype="bool")
+    assert isinstance(builder.body[-1], Apply)
+    builder.cast(truth, "float32")
+    assert isinstance(builder.body[-1], Cast), "a truth is no number"

@@ -31,6 +31,8 @@ OPERATOR = (
 )
 BIASED = "W^<b h mu nu> = q^<b h mu>_i k^<b h nu>_i + B^<h mu nu>; y^<b h mu>_n = W^<b h mu bar(nu)> v^<b h nu>_n"
 pytestmark = pytest.mark.filterwarnings("ignore::tensorattn.NotationWarning")
+
+
 FORMULAS = {
     PAIRS: dict(mu=7, nu=5, rho=6, i=2, n=3),
     OPERATOR: dict(h=2, mu=7, nu=5, rho=6, i=2, j=3, l=2, n=2),
@@ -295,3 +297,11 @@ def test_attention_with_a_bias_over_heads_is_one_call():
     compiled = ta.compile(BIASED, plan="flattened")
     kernel = compiled.choice(sizes, backend="torch", dtypes=dict.fromkeys("qkvB", "float32")).kernel
     assert not any(isinstance(i, (Stream, IfBounded)) for i in inner(kernel.body))
+
+
+def test_a_sum_of_products_lies_as_they_do() -> None:
+    formula = "y^mu_n = softmax[nu rho](q^mu_i k^nu_i r^rho_i) (u^nu_n v^rho_n + w^nu_n z^rho_n)"
+    source = ta.compile(formula, plan="streamed").source("torch", mu=512, nu=512, rho=512, i=64, n=64)
+    values = [line for line in source.splitlines() if "= torch.add(" in line and line.endswith("# nu rho n")]
+    assert values
+    assert not any("permute" in line for line in values)

@@ -88,6 +88,9 @@ def test_such_a_mask_costs_no_pass_over_the_weights():
     assert "= torch.matmul(" in weights[0]
     assert "= torch.exp2(" in weights[1]
     assert "where=" not in safe
+    pairs = [line for line in fast.splitlines() if line.endswith("# nu rho")]
+    assert any("= torch.where(" in line and "-1.0" in line for line in pairs), "log c in units of ln 2 from the start"
+    assert not any("multiply(" in line or ".to(" in line for line in pairs)
 
 
 @pytest.mark.parametrize("library", ["numpy", "torch"])
