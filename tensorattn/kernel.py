@@ -43,13 +43,15 @@ class View:
 class Contract:
     """`out = Σ a·b` over the axes that `out` lacks. Both operands have the dtype of `out`.
 
-    `added` is taken along in one call, where `lowering/adding.py` says that it fits.
+    `added` is taken along in one call, where `lowering/adding.py` says that it fits. `along`: an axis whose places are
+    multiplied one by one, and summed where `out` lacks it, for as one product an operand or `out` would be copied.
     """
 
     out: Register
     a: Register
     b: Register
     added: Summand | None = None
+    along: Index | None = None
 
 
 @dataclass(frozen=True, slots=True)

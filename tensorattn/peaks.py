@@ -31,7 +31,7 @@ from tensorattn.kernel import (
 )
 from tensorattn.lowering.buffers import Room, places
 from tensorattn.lowering.liveness import makes, reads
-from tensorattn.lowering.products import Axes, Product, neighbours, product
+from tensorattn.lowering.products import Axes, Product, neighbours, product_of
 from tensorattn.lowering.views import BYTES, bytes_of, entries, is_view, size_in_bytes, viewed
 from tensorattn.parts import Literal, Register
 from tensorattn.records import Chunked, Flash, FlashBack, Record, Slope
@@ -135,9 +135,9 @@ def _accumulated_temporaries(instruction: Accumulate, library: str) -> Size:
 
 def _groups(step: Contract) -> tuple[Product, tuple[tuple[Register, Axes], tuple[Register, Axes]]]:
     """How a matrix product is made, and its operands, each with the axes that it shares with the result alone."""
-    made = product(step.a.axes, step.b.axes, step.out.axes)
-    a, b = (made.right, made.left) if made.turned else (made.left, made.right)
-    return made, ((step.a, a), (step.b, b))
+    found = product_of(step)
+    a, b = (found.right, found.left) if found.turned else (found.left, found.right)
+    return found, ((step.a, a), (step.b, b))
 
 
 def _copies(step: Contract, stored: Mapping[Register, Axes]) -> Size:
@@ -148,7 +148,7 @@ def _copies(step: Contract, stored: Mapping[Register, Axes]) -> Size:
         return Size()
     total = Size()
     for one, rest in sides:
-        axes = stored[one]
+        axes = tuple(index for index in stored[one] if index not in made.apart)
         if not (axes and neighbours(rest, axes) and neighbours(inner, axes)):
             total = total + size_in_bytes(one)
     return total
@@ -165,7 +165,9 @@ def _unbatched(step: Contract, stored: Mapping[Register, Axes]) -> Size:
         axes = tuple(i for i in stored[one] if i in (*batch, *rest, *inner))
         ordered = neighbours(rest, axes) and neighbours(inner, axes)
         kept, own = tuple(i for i in axes if i in batch), tuple(i for i in batch if i in axes)
-        if ordered and axes and (axes[-1] in batch or kept != own or not neighbours(own, axes)):
+        if own != batch and len(own) > 0:  # repeated along an axis that stands behind others of the batch
+            total = total + entries(set(batch) | set(axes)) * BYTES[one.dtype]
+        elif ordered and axes and (axes[-1] in batch or kept != own or not neighbours(own, axes)):
             total = total + size_in_bytes(one)
     return total
 

@@ -16,12 +16,10 @@ from tensorattn.backends.torch import tiles
 from tensorattn.cost import kernel_cost
 from tensorattn.ir import Index
 from tensorattn.kernel import Apply, Arrange, Contract, IfBounded, Stream
-from tensorattn.lowering import orienting, streaming, tiling
+from tensorattn.lowering import orienting, streaming
 from tensorattn.lowering.buffers import places
-from tensorattn.lowering.flow import Flow
 from tensorattn.lowering.liveness import INNER, made_within
 from tensorattn.lowering.products import product
-from tests.kernels import register
 from tests.strategies import examples
 from tests.test_derivatives import MASKED, SETTINGS, check, masked_inputs
 
@@ -71,8 +69,9 @@ def adjoint(text: str, sizes: dict[str, int], dtype: str = "float32"):
 
 @pytest.fixture
 def conflicts(monkeypatch):
-    """As if every product of a transposed operand were slow, in loops of many tiles."""
-    for name, value in dict(CONFLICT=1, WORTH_A_COPY=0, FEWER_COLUMNS=1 << 20, FEW_COLUMNS=1 << 20, LARGER=0).items():
+    """As if every product of a transposed operand were slow, and every copy for one, in loops of many tiles."""
+    limits = dict(CONFLICT=1, WORTH_A_COPY=0, FEWER_COLUMNS=1 << 20, FEW_COLUMNS=1 << 20, LARGER=0, A_CALL=0)
+    for name, value in limits.items():
         monkeypatch.setattr(orienting, name, value)
     monkeypatch.setattr(streaming, "TILE_ENTRIES", 48)
     units.unit.cache_clear()
@@ -121,30 +120,6 @@ def test_rows_that_share_places_of_the_cache_are_not_read_across():
     stream = next(i for i in inner(adjoint(PAIRS, plain).body) if isinstance(i, Stream))
     weights = next(i.out for i in stream.body if isinstance(i, Apply) and i.function == "exp2")
     assert [index.name for index in weights.axes] == ["mu", "nu", "rho"]
-
-
-def test_a_tile_is_one_position_shorter_where_its_rows_would_share_places():
-    sizes = dict(h=1, mu=256, nu=256, rho=256, i=32, j=32, l=32, n=32)
-    stream = next(i for i in inner(adjoint(OPERATOR, sizes).body) if isinstance(i, Stream))
-    positions = stream.tile.entries // stream.tile.per.value(sizes)
-    assert positions == 15
-    assert positions * 256 % tiling.CONFLICT
-
-
-@pytest.mark.parametrize(
-    ("axes", "positions", "conflicts"),
-    [
-        ("mu nu rho", 16, True),
-        ("mu nu rho", 15, False),
-        ("nu rho", 16, False),
-        ("mu nu", 512, False),
-        ("mu nu i", 64, False),
-    ],
-)
-def test_which_tiles_are_one_position_shorter(axes, positions, conflicts):
-    """Those of whose rows each begins a multiple of 2 KB after the other, where that costs no part of a vector."""
-    flow = Flow((), frozenset(), dict(mu=256, nu=512, rho=256, i=8))
-    assert tiling._conflicts(flow, register("p", axes), Index("nu"), positions) is conflicts
 
 
 def test_a_tile_along_the_last_axis_stays_as_long_as_whole_vectors():

@@ -7,10 +7,12 @@ No letters are handed out, so the number of indices is bounded by the array libr
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tensorattn.backends.writing import Groups, Text, Writer, atom
 from tensorattn.ir import Index
 from tensorattn.kernel import Contract
-from tensorattn.lowering.products import Axes, orders, product
+from tensorattn.lowering.products import Axes, orders, product_of
 from tensorattn.parts import Register
 
 
@@ -44,21 +46,21 @@ def _broadcast_product(writer: Writer, a: Text, b: Text, out: Register) -> Text:
 
 def _matrix_product(writer: Writer, a: Text, b: Text, instruction: Contract) -> Text:
     out = instruction.out
-    made = product(a.axes, b.axes, out.axes)
-    if made.turned:
+    how = product_of(replace(instruction, a=replace(instruction.a, axes=a.axes), b=replace(instruction.b, axes=b.axes)))
+    if how.turned:
         a, b = b, a
-    batch, left, right, inner = made.batch, made.left, made.right, made.inner
+    batch, left, right, inner = how.batch, how.left, how.right, how.inner
     rows = [(index,) for index in batch] + [side for side in (left, right) if side or batch]
     vector = not batch and not (left and right)  # torch gives memory another shape for these
-    place = None if vector else writer.out(out, made.axes, tuple(rows))
+    place = None if vector else writer.out(out, how.axes, tuple(rows))
     operands = dict(
-        a=_matrix(writer, a, batch, left, inner, rows=True), b=_matrix(writer, b, batch, right, inner, rows=False)
+        a=_matrix(writer, a, (*how.apart, *batch), left, inner, rows=True),
+        b=_matrix(writer, b, (*how.apart, *batch), right, inner, rows=False),
     )
     if instruction.added is not None:
         c = _beside(writer, writer.read(instruction.added.register, out.dtype), tuple(rows))
-        source = "add_product({a}, {b}, {c}, {signs}, {place})".format(
-            **operands, c=c, signs=instruction.added.signs, place=place
-        )
+        words = "add_products({a}, {b}, {c}, {place})" if how.apart else "add_product({a}, {b}, {c}, {signs}, {place})"
+        source = words.format(**operands, c=c, signs=instruction.added.signs, place=place)
         return _parted(writer, source, batch, left, right)
     words = writer.words.batch_matmul if len(batch) == 1 else "{a} @ {b}"
     words = writer.words.integer_matmul if out.dtype == "int64" else words
@@ -85,8 +87,11 @@ def _matrix(writer: Writer, value: Text, batch: Axes, outer: Axes, inner: Axes, 
     source = _own_matrix(writer, value, held, outer, inner, rows=rows)
     if held == batch:
         return source
-    sides = (outer, inner) if rows else (inner, outer)
-    shape = writer.tuple([writer.product(group) for group in (*([index] for index in batch), *sides)])
+    sides = [writer.product(group) for group in ((outer, inner) if rows else (inner, outer))]
+    if held != batch[len(batch) - len(held) :]:
+        places = [writer.length(index) if index in held else "1" for index in batch]
+        source = f"{atom(source)}.reshape({writer.tuple([*places, *sides])})"
+    shape = writer.tuple([*map(writer.length, batch), *sides])
     return f"{writer.words.namespace}.broadcast_to({source}, {shape})"
 
 

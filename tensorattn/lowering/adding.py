@@ -94,12 +94,12 @@ def fits(step: Contract, added: Summand) -> bool:
     What is constant along one of both is small: it may be brought into that shape, or negated.
     """
     other = added.register
-    made = product(step.a.axes, step.b.axes, step.out.axes)
+    made = product(step.a.axes, step.b.axes, step.out.axes, step.along)
     if set(made.axes) != {*step.out.axes} or not (made.inner and made.left and made.right):
         return False
     sides = made.left, made.right
     small = any({*side}.isdisjoint(other.axes) for side in sides)
     ordered = all({*side} <= {*other.axes} and neighbours(side, other.axes) for side in sides)
-    batched = len(made.batch) < 2 or all({*made.batch} <= {*r.axes} for r in (step.a, step.b))
+    batched = len(made.batch) < 2 or all({*made.batch} <= {*r.axes, step.along} for r in (step.a, step.b))
     floats = other.dtype == step.out.dtype and step.out.dtype.startswith("float")
     return (small or (ordered and added.signs[1] > 0)) and batched and floats

@@ -14,6 +14,7 @@ from itertools import pairwise
 
 from tensorattn.ir import Index
 from tensorattn.kernel import Apply, Contract, Fold, IfFinite, Instruction, Kernel, Stream
+from tensorattn.lowering.hoisting import hoisted
 from tensorattn.lowering.liveness import reads
 from tensorattn.lowering.orienting import oriented
 from tensorattn.lowering.packing import packed
@@ -25,7 +26,7 @@ from tensorattn.parts import Register
 def laid_out(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> Kernel:
     """The kernel with its products in good order, those in its loops too; `sizes`: those it is planned for."""
     given = {output.register.name for output in kernel.outputs}
-    body = oriented(kernel.body, sizes or {})
+    body = oriented(hoisted(kernel.body, sizes or {}), sizes or {})
     body, _ = _settled(tuple(_ordered(i) if isinstance(i, Stream) else i for i in body), (), given)
     return replace(kernel, body=packed(body))
 

@@ -3,6 +3,9 @@
 A product of many rows with few columns is slow where the large operand is read across its rows, Pᵀ k, and these begin
 at multiples of 2 KB from each other, which share a few places of the cache: at half the speed, measured. Then the tile
 is kept transposed, or the result is made as kᵀ P. A sum over rounds is kept as it comes and brought into order once.
+
+The axis that a loop cuts stands first in its tiles where products copy less then; and a sum over two axes, between
+which an operand holds another, is made place by place along one of them.
 """
 
 from __future__ import annotations
@@ -11,17 +14,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import prod
 
-from tensorattn.kernel import Apply, Arrange, Contract, Fold, Instruction, Stream
+from tensorattn.ir import Index
+from tensorattn.kernel import Apply, Arrange, Contract, Fold, Instruction, Stream, Weigh
 from tensorattn.lowering.liveness import makes, reads
 from tensorattn.lowering.narrowing import is_sum
 from tensorattn.lowering.products import Axes, Product, product
-from tensorattn.lowering.tiling import CONFLICT
+from tensorattn.lowering.tiling import tile_positions
 from tensorattn.lowering.unifying import renamed
-from tensorattn.parts import Register, TileRule
+from tensorattn.parts import Register
 
+CONFLICT = 512  # entries: rows that begin at multiples of it share few places of the cache
 FEW_COLUMNS, LARGER = 128, 4  # up to so many, of so many times as many rows
 WORTH_A_COPY = 256  # so many summed entries, and few columns, make up for bringing a result into order
 FEWER_COLUMNS = 48
+A_CALL = 1 << 11  # entries that are copied in the time of a call: with fewer at a place, a copy is faster
+MOVING = (Apply, Contract, Fold, Weigh)
 
 
 def oriented(body: tuple[Instruction, ...], sizes: Mapping[str, int]) -> tuple[Instruction, ...]:
@@ -36,7 +43,7 @@ class _Loop:
     """A loop, with the lengths of the axes inside."""
 
     def __init__(self, stream: Stream, sizes: Mapping[str, int]) -> None:
-        self.lengths = {**sizes, stream.axis.name: _positions(stream, sizes)}
+        self.lengths = {**sizes, stream.axis.name: tile_positions(stream, sizes)}
         self.stream = replace(stream, body=oriented(stream.body, self.lengths))
         self.ends = {*stream.merged, *(p.part for p in (*stream.carry, *stream.stacked))}
         self.ends |= {r for i in stream.merge for r in reads(i)}
@@ -45,9 +52,71 @@ class _Loop:
     def oriented(self) -> list[Instruction]:
         """The loop, and what brings its sums into order after it."""
         if not self.stream.narrowed:
-            self.stream = replace(self.stream, body=self._tiles(self.stream.body))
+            body = self._tiles(self._led(self.stream.body))
+            self.stream = replace(self.stream, body=tuple(map(self._apart, body)))
         new, copies = self._results()
         return [renamed(self.stream, new), *copies]
+
+    def _led(self, body: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
+        """The body with the axis that is cut in front of its tiles, where products copy less then."""
+        axis, ends = self.stream.axis, {r.name for r in self.ends}
+        steps = [i for i in body if isinstance(i, MOVING)]
+        made = {r.name: r for i in steps for r in makes(i) if axis in r.axes and r.name not in ends}
+        others = {r for i in body if not isinstance(i, MOVING) for r in (*makes(i), *reads(i))}
+        products = [i for i in steps if isinstance(i, Contract) and _product(i).inner]
+        if not products or any(r.name in made for r in others):
+            return body
+        heads = frozenset.intersection(*(frozenset(_product(i).batch) for i in products)) - {axis}
+        front = {n: replace(r, axes=_in_front(r.axes, axis, heads)) for n, r in made.items()}
+        changed = tuple(map(self._repeated, renamed(body, front)))
+        return changed if self._copied(changed) < self._copied(body) else body
+
+    def _copied(self, body: Iterable[Instruction]) -> int:
+        """The entries that products copy, and that steps entry by entry read or write in another order."""
+        total = 0
+        for step in body:
+            if isinstance(step, Contract):
+                total += self._copies(step)
+            elif isinstance(step, Apply):
+                read = [r for r in step.arguments if isinstance(r, Register)]
+                total += sum(self._entries(r.axes) for r in read if not _is_ordered(r.axes, step.out.axes))
+        return total
+
+    def _copies(self, step: Contract) -> int:
+        """The entries that a product copies, of its operands and of a result that is no sum, which may come anyhow."""
+        made = _product(step)
+        if not made.inner:
+            return 0
+        copied = [r.axes for r in (step.a, step.b) if made.copies(r.axes)]
+        if step.along in step.out.axes and len(made.batch) > 1:
+            copied += [(step.along, *r.axes) for r in (step.a, step.b) if step.along not in r.axes]
+        if made.axes != step.out.axes and step.out not in self.sums:
+            copied.append(step.out.axes)
+        return sum(map(self._entries, copied))
+
+    def _repeated(self, step: Instruction) -> Instruction:
+        """A product with the places of the loop's axis multiplied one by one, where it copies less then."""
+        axis = self.stream.axis
+        if not isinstance(step, Contract) or (axis in step.a.axes) == (axis in step.b.axes):
+            return step
+        changed = replace(step, along=axis)
+        return changed if axis in step.out.axes and self._is_less(changed, step, axis) else step
+
+    def _apart(self, step: Instruction) -> Instruction:
+        """A sum over rounds with the products along one of its axes added up, where that copies less."""
+        if not isinstance(step, Contract) or step.out not in self.sums or _product(step).batch:
+            return step
+        for index in _product(step).inner:
+            changed = replace(step, along=index)
+            last = index in (step.a.axes[-1], step.b.axes[-1])
+            if not last and _product(changed).inner and self._is_less(changed, step, index):
+                return changed
+        return step
+
+    def _is_less(self, changed: Contract, step: Contract, axis: Index) -> bool:
+        """Whether a product place by place copies less than as a whole, by more than its calls cost."""
+        saved = self._copies(step) - self._copies(changed)
+        return saved >= A_CALL * self._entries((axis,)) and saved > 0
 
     def _tiles(self, body: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
         """The body with tiles transposed where products are slow, and fewer are then."""
@@ -85,12 +154,17 @@ class _Loop:
 
     def _slow(self, step: Contract) -> Register | None:
         """The operand that a product reads across its rows, slowly; None where there is none."""
+        made, large = _product(step), self._across(step)
+        rows, columns = self._entries(made.left), self._entries(made.right)
+        few = columns <= FEW_COLUMNS and rows >= LARGER * columns
+        return large if few and not rows % CONFLICT else None
+
+    def _across(self, step: Contract) -> Register | None:
+        """The first operand where a product reads it across its rows."""
         made = _product(step)
         large = step.b if made.turned else step.a
-        if not (made.inner and made.left and made.right) or large.axes != (*made.batch, *made.inner, *made.left):
-            return None
-        rows, columns = self._entries(made.left), self._entries(made.right)
-        return large if columns <= FEW_COLUMNS and rows >= LARGER * columns and not rows % CONFLICT else None
+        whole = made.inner and made.left and made.right
+        return large if whole and large.axes == (*made.batch, *made.inner, *made.left) else None
 
     def _results(self) -> tuple[dict[str, Register], list[Instruction]]:
         """What products leave as it comes, with the states of its sums, by name; and what brings those into order."""
@@ -100,22 +174,25 @@ class _Loop:
         read = {r for i in (*self.stream.body, *self.stream.merge) for r in reads(i)}
         for part in (s.part for s in self.stream.stacked if s.part in makers and s.part not in read):
             if self._is_worth_a_copy(makers[part]):
-                new[part.name] = self._as_fast(makers[part])
+                new[part.name] = self._as_fast(makers[part], turned=True)
         for carry, total in zip(self.stream.carry, self.stream.merged, strict=True):
             state, part = carry.state, carry.part
-            fast = self._as_fast(makers[part]) if part in self.sums else part
+            fast = part
+            if part in self.sums:
+                made = _product(makers[part])
+                longer = self._entries(made.left) > self._entries(made.right)
+                fast = self._as_fast(makers[part], turned=longer and self._across(makers[part]) is not None)
             if fast != part:
                 made = replace(fast, name=f"{state.name}made", dtype=state.dtype)
                 new |= {state.name: made, part.name: fast, total.name: replace(total, axes=fast.axes)}
                 copies.append(Arrange(state, made, packed=True))
         return new, copies
 
-    def _as_fast(self, step: Contract) -> Register:
+    def _as_fast(self, step: Contract, *, turned: bool) -> Register:
         """The result of a product with its axes as it is made fastest; as it is where it is no product of matrices."""
         made = _product(step)
         if set(made.axes) != {*step.out.axes} or not made.inner:
             return step.out
-        turned = self._slow(step) is not None
         return replace(step.out, axes=(*made.batch, *made.right, *made.left) if turned else made.axes)
 
     def _is_worth_a_copy(self, step: Contract) -> bool:
@@ -128,16 +205,17 @@ class _Loop:
 
 
 def _product(step: Contract) -> Product:
-    return product(step.a.axes, step.b.axes, step.out.axes)
+    return product(step.a.axes, step.b.axes, step.out.axes, step.along)
 
 
-def _positions(stream: Stream, sizes: Mapping[str, int]) -> int:
-    """How many positions a tile has at these sizes."""
-    size = stream.size.value({name: sizes.get(name, 1) for name in stream.size.symbols})
-    if not isinstance(stream.tile, TileRule):
-        return min(stream.tile, size)
-    per = stream.tile.per.value({name: sizes.get(name, 1) for name in stream.tile.per.symbols})
-    return max(min(stream.tile.entries // max(per, 1), size), 1)
+def _in_front(axes: Axes, axis: Index, heads: frozenset[Index]) -> Axes:
+    """The axes with one of them right behind the heads that stand first."""
+    first = next((n for n, index in enumerate(axes) if index not in heads), len(axes))
+    return (*axes[:first], axis, *(index for index in axes[first:] if index != axis))
+
+
+def _is_ordered(axes: Axes, out: Axes) -> bool:
+    return [index for index in out if index in axes] == [index for index in axes if index in out]
 
 
 def _sums(stream: Stream) -> set[Register]:

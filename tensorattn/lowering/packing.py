@@ -43,6 +43,8 @@ class _Copies:
 
     def product(self, step: Contract) -> Contract:
         """The same with the copies for operands."""
+        if step.along is not None:
+            return step
         a = self._operand(step.a, step.b, step.out)
         return replace(step, a=a, b=self._operand(step.b, step.a, step.out))
 

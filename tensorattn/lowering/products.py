@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tensorattn.ir import Index
+from tensorattn.kernel import Contract
 
 Axes = tuple[Index, ...]
 
@@ -15,7 +16,8 @@ Axes = tuple[Index, ...]
 class Product:
     """A product with a sum as matrices, `left × inner` times `inner × right`, for every place of `batch`.
 
-    `turned`: the second operand stands on the left.
+    `turned`: the second operand stands on the left. `apart`: a summed axis for each place of which there is a product;
+    all of them are added up.
     """
 
     batch: Axes
@@ -23,6 +25,7 @@ class Product:
     right: Axes
     inner: Axes
     turned: bool
+    apart: Axes = ()
 
     @property
     def axes(self) -> Axes:
@@ -31,13 +34,19 @@ class Product:
 
     def copies(self, axes: Axes) -> bool:
         """Whether an operand that has these axes is copied to be matrices."""
+        axes = tuple(index for index in axes if index not in self.apart)
         outer = tuple(index for index in axes if index not in (*self.batch, *self.inner))
         return _is_copied(axes, self.batch, outer, self.inner)
 
 
-def product(a: Axes, b: Axes, out: Axes) -> Product:
-    """How a product of operands with these axes is made: with as few copies as can be of what they hold."""
-    repeated = {repeating(a, b, out), repeating(b, a, out)}
+def product(a: Axes, b: Axes, out: Axes, along: Index | None = None) -> Product:
+    """How a product of operands with these axes is made: with as few copies as can be of what they hold.
+
+    `along`: an axis whose places are multiplied one by one, come what may.
+    """
+    apart = (along,) if along is not None and along not in out else ()
+    a, b = (tuple(index for index in axes if index not in apart) for axes in (a, b))
+    repeated = {along} if along in out else {repeating(a, b, out), repeating(b, a, out)}
     batch = tuple(index for index in out if (index in a and index in b) or index in repeated)
     left = tuple(index for index in a if index in out and index not in (*b, *batch))
     right = tuple(index for index in b if index in out and index not in (*a, *batch))
@@ -51,7 +60,14 @@ def product(a: Axes, b: Axes, out: Axes) -> Product:
     def copies(order: Axes) -> int:
         return _is_copied(a, batch, left, order) + _is_copied(b, batch, right, order)
 
-    return Product(batch, left, right, min(inner, in_b, key=copies), turned)
+    return Product(batch, left, right, min(inner, in_b, key=copies), turned, apart)
+
+
+def product_of(step: Contract) -> Product:
+    """How a step is made: what lies apart is added up where it is added to something."""
+    summed = step.along is not None and step.along not in step.out.axes
+    along = None if summed and step.added is None else step.along
+    return product(step.a.axes, step.b.axes, step.out.axes, along)
 
 
 def orders(batch: Axes, outer: Axes, inner: Axes) -> tuple[Axes, Axes]:

@@ -7,10 +7,10 @@ that stand in both operands of the scores (heads) are looped over outside, and t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tensorattn.ir import Index
-from tensorattn.kernel import Contract, IfFinite, Normalised
+from tensorattn.kernel import Contract, IfFinite, Normalised, Stream
 from tensorattn.lowering.flow import Flow, size_of
 from tensorattn.lowering.liveness import makes
 from tensorattn.parts import Register, TileRule
@@ -18,10 +18,7 @@ from tensorattn.sizes import Size
 
 LEAST_POSITIONS = 512  # of the barred axes in a tile, so that a row's operands are used that often
 REUSE = 64  # rows or positions below which matrix products are bound by memory
-SMALL_PRODUCT = 16  # products whose arrays are all smaller than the largest by this factor do not matter
-CONFLICT = 512  # entries: rows that begin at multiples of it share few places of the cache
-VECTOR = 16  # entries of float32 in a register of the processor
-FEW_POSITIONS = 7  # of which one less would be much less
+SMALL_PRODUCT = 8  # products whose arrays are all smaller than the largest by this factor do not matter
 FEWEST_ARRAYS, MOST_ARRAYS = 2, 4  # of a slice that is dense inside, among which its memory is shared
 
 
@@ -108,27 +105,23 @@ def slice_rule(
     Smaller than a tile, for there are several arrays like the largest at once; but not so small that the operands are
     read for a few rows only. With it, how many positions there should be if those are too many for a tile, else 0.
     """
-    held_by = tuple(registers)
     arrays = min(max(_arrays(flow, loop), FEWEST_ARRAYS), MOST_ARRAYS)
-    found = rule(flow, held_by, axis, max(tile_entries // arrays, 1))
+    found = rule(flow, registers, axis, max(tile_entries // arrays, 1))
     per = found.per.value(_lengths(flow, found.per))
     positions = -(-REUSE // max(reuse(flow, loop, axis, rows), 1))
     wanted = min(positions * per, tile_entries)
     short = positions if 2 * tile_entries < min(positions, flow.length(axis)) * per else 0
     entries = max(found.entries, wanted)
-    fitting = min(entries // max(per, 1), flow.length(axis))
-    whole = max((r for r in held_by if axis in r.axes), key=lambda r: flow.entries(r.axes), default=None)
-    if whole is not None and fitting > FEW_POSITIONS and _conflicts(flow, whole, axis, fitting):
-        entries = (fitting - 1) * per
     return TileRule(entries, found.per), short
 
 
-def _conflicts(flow: Flow, register: Register, axis: Index, positions: int) -> bool:
-    """Whether rows begin at multiples of 2 KB from each other with a tile of so many positions, and with one less do
-    not, but still at whole vectors."""
-    place = register.axes.index(axis)
-    inner = flow.entries(register.axes[place + 1 :])
-    return place > 0 and inner % CONFLICT > 0 and inner % VECTOR == 0 and positions * inner % CONFLICT == 0
+def tile_positions(stream: Stream, sizes: Mapping[str, int]) -> int:
+    """How many positions a tile has at these sizes."""
+    size = stream.size.value({name: sizes.get(name, 1) for name in stream.size.symbols})
+    if not isinstance(stream.tile, TileRule):
+        return min(stream.tile, size)
+    per = stream.tile.per.value({name: sizes.get(name, 1) for name in stream.tile.per.symbols})
+    return max(min(stream.tile.entries // max(per, 1), size), 1)
 
 
 def _arrays(flow: Flow, loop: Iterable[int]) -> int:

@@ -82,6 +82,26 @@ def longest_pair(a: np.ndarray, b: np.ndarray, rows: int) -> float:
     return 1.001 * math.sqrt(max(float((a[:, n : n + step] @ b).max()) for n in range(0, a.shape[1], step)))
 
 
+def longest_image(x: np.ndarray) -> float:
+    """At least the greatest factor by which matrices, one at each place of the first dimension, lengthen a vector.
+
+    (Σ σ⁸)^⅛ of their singular values σ, a Schatten norm, in three products; NaN or infinite where an entry is.
+    """
+    if not x.size:
+        return 0.0
+    most = longest(x, ())
+    if not 0 < most < math.inf:
+        return most
+    x = x if x.shape[1] >= x.shape[2] else x.mT
+    found, step = 0.0, max(PAIRS // (x.shape[1] * x.shape[2]), 1)
+    for n in range(0, x.shape[0], step):
+        part = x[n : n + step] / most  # no power of these overflows, and none of the greatest underflows
+        square = part.mT @ part
+        square = square @ square
+        found = max(found, float(np.sum(square * square, axis=(1, 2)).max()))
+    return float(1.001 * most * found**0.125)
+
+
 def fit(room: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """The first entries of a flat array in this shape (a view)."""
     return room[: math.prod(shape)].reshape(shape)
@@ -290,6 +310,14 @@ def add_product(
         part, beside = np.matmul(a[rows], b), added[rows] if added.shape[-2] > 1 else added
         add(*((beside, part) if first else (part, beside)), out=out[rows])
     return out
+
+
+def add_products(a: np.ndarray, b: np.ndarray, added: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """added + Σ a b over the places of the first dimension, of matrices; `out`, if given, is `added`."""
+    total = added.copy() if out is None else out
+    for left, right in zip(a, b, strict=True):
+        total += left @ right
+    return total
 
 
 def add_sum(total: np.ndarray, x: np.ndarray, dims: tuple[int, ...], own: bool) -> np.ndarray:

@@ -157,11 +157,21 @@ def add_product(
     if out.dim() == 3:
         return torch.baddbmm(added, a, b, alpha=alpha, out=out)
     if added.shape[:-2] != out.shape[:-2]:  # one for several places of the batch
-        added = out.copy_(added)
+        small = 1 in added.shape[-2:]
+        added = added.expand(*out.shape[:-2], *added.shape[-2:]) if small else out.copy_(added)
     whole = out.flatten(0, -3)  # a copy where `out` lies in another order
     added = whole if added is out else added.flatten(0, -3)
     torch.baddbmm(added, a.flatten(0, -3), b.flatten(0, -3), alpha=alpha, out=whole)
     return out if whole.data_ptr() == out.data_ptr() else whole.unflatten(0, out.shape[:-2])
+
+
+def add_products(
+    a: torch.Tensor, b: torch.Tensor, added: torch.Tensor, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """added + Σ a b over the places of the first dimension, of matrices; `out`, if given, is `added`."""
+    if out is None or a.is_cuda:  # where one product is worth a copy of its operands
+        return add_product(a.mT.flatten(0, 1).mT, b.flatten(0, 1), added, (1, 1), out)
+    return torch.addbmm(out, a, b, out=out)
 
 
 def add_at(

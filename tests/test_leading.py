@@ -1,0 +1,198 @@
+"""Loops whose axis leads their tiles, sums that are made place by place, and what loops make of short slices before."""
+
+from __future__ import annotations
+
+import hypothesis
+import numpy as np
+import pytest
+import torch
+from hypothesis import strategies as st
+
+import tensorattn as ta
+from tensorattn import units
+from tensorattn.backends.numpy import functions as numpy_functions
+from tensorattn.backends.torch import tiles
+from tensorattn.ir import Index
+from tensorattn.kernel import Apply, Contract, Slice, Stream
+from tensorattn.lowering import hoisting, orienting, streaming
+from tensorattn.lowering.products import product, product_of
+from tensorattn.parts import Summand
+from tests.kernels import BOTH, axes, call, kernel, register
+from tests.strategies import examples
+from tests.test_derivatives import SETTINGS, check
+from tests.test_orienting import BIASED, OPERATOR, adjoint, given, inner
+
+RELATIONS = """W^<mu nu rho> = q^mu_i k^nu_i r^rho_i
+a^<mu rho>_m = W^<mu bar(nu) rho> t^nu_m
+b^<mu nu>_m = W^<mu nu bar(rho)> u^rho_m
+y^mu_l = a^<mu rho>_m b^<mu nu>_m w^<nu rho>_l"""
+FORMULAS = {
+    OPERATOR: dict(h=2, mu=7, nu=5, rho=6, i=2, j=3, l=2, n=2),
+    RELATIONS: dict(mu=5, nu=7, rho=3, i=2, m=2, l=3),
+    BIASED: dict(b=5, h=2, mu=3, nu=7, i=2, n=3),
+}
+pytestmark = pytest.mark.filterwarnings("ignore::tensorattn.NotationWarning")
+
+
+def loop_of(body) -> Stream:
+    return next(i for i in inner(body) if isinstance(i, Stream))
+
+
+@pytest.fixture
+def eager(monkeypatch):
+    """As if calls cost nothing and copies much, with tiles of a few positions."""
+    monkeypatch.setattr(orienting, "A_CALL", 0)
+    monkeypatch.setattr(hoisting, "SHARE", 1)
+    monkeypatch.setattr(streaming, "TILE_ENTRIES", 60)
+    units.unit.cache_clear()
+    yield
+    units.unit.cache_clear()
+
+
+# Products place by place ------------------------------------------------------------------------------------------
+
+
+PLACES = ["h m n, h c r n -> h c m r", "h c r n, h m n -> h c m r", "h c m r, h m n -> h c r n",
+          "c m n, r n -> c m r", "m n, c r n -> c r m", "h g m n, h g c r n -> h g c m r"]  # fmt: skip
+
+
+@BOTH
+@pytest.mark.parametrize("spelt", PLACES)
+@pytest.mark.parametrize("length", [0, 1, 3])
+@pytest.mark.parametrize("added", [None, "row", "column", "whole"])
+def test_places_of_an_axis_are_multiplied_one_by_one(library, spelt, length, added):
+    lengths = dict(h=2, g=3, c=length, m=5, n=2, r=7)
+    (first, second), out = spelt.split(" -> ")[0].split(", "), spelt.split(" -> ")[1]
+    made = product(axes(first), axes(second), axes(out), Index("c"))
+    assert Index("c") in made.batch
+    kept = {"row": {*made.left}, "column": {*made.right}, "whole": {*axes(out)}, None: set()}[added]
+    beside = " ".join(i for i in out.split() if Index(i) in kept | {*made.batch[:1]} - {Index("c")})
+    rng = np.random.default_rng(0)
+    spellings = [first, second, beside]
+    x, z, w = (rng.normal(size=[lengths[n] for n in spelling.split()]) for spelling in spellings)
+    names = [register(n, spelling) for n, spelling in zip("xzw", spellings, strict=True)]
+    step = Contract(register("y", out), *names[:2], None if added is None else Summand(names[2], (1, 1)), Index("c"))
+    inputs = {n: (spelling, "float64") for n, spelling in zip("xzw", spellings, strict=True)}
+    (found,) = call(library, kernel(inputs, (step,), (step.out,)), x, z, w)
+    letters = [spelling.replace(" ", "") for spelling in (*spellings, out)]
+    expected = np.einsum("{0},{1}->{3}".format(*letters), x, z)
+    if added is not None:
+        expected = expected + np.einsum(f"{letters[2]},{letters[3]}->{letters[3]}", w, np.ones_like(expected))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+
+
+SUMS = ["a b c, a c d -> b d", "a b c, c a d -> b d", "b a c, a d c -> d b", "a b c e, a c e d -> b d"]
+
+
+@BOTH
+@pytest.mark.parametrize("spelt", SUMS)
+@pytest.mark.parametrize("length", [0, 1, 3])
+def test_a_sum_is_made_place_by_place_onto_a_state(library, spelt, length):
+    lengths = dict(a=length, b=5, c=2, d=7, e=3)
+    (first, second), out = spelt.split(" -> ")[0].split(", "), spelt.split(" -> ")[1]
+    rng = np.random.default_rng(0)
+    spellings = [first, second, out]
+    arrays = [rng.normal(size=[lengths[n] for n in spelling.split()]) for spelling in spellings]
+    x, z, w = (register(n, spelling) for n, spelling in zip("xzw", spellings, strict=True))
+    step = Contract(register("y", out), x, z, Summand(w, (1, 1)), Index("a"))
+    assert product_of(step).apart == (Index("a"),)
+    inputs = {n: (spelling, "float64") for n, spelling in zip("xzw", spellings, strict=True)}
+    (found,) = call(library, kernel(inputs, (step,), (step.out,)), *arrays)
+    letters = [spelling.replace(" ", "") for spelling in spellings]
+    expected = arrays[2] + np.einsum("{},{}->{}".format(*letters), *arrays[:2])
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+
+
+@BOTH
+def test_a_sum_that_is_added_to_nothing_is_one_product(library):
+    x, z, y = register("x", "a b c"), register("z", "a c d"), register("y", "b d")
+    step = Contract(y, x, z, None, Index("a"))
+    assert product_of(step).apart == ()
+    rng = np.random.default_rng(0)
+    arrays = rng.normal(size=(3, 5, 2)), rng.normal(size=(3, 2, 7))
+    (found,) = call(library, kernel({"x": ("a b c", "float64"), "z": ("a c d", "float64")}, (step,), (y,)), *arrays)
+    np.testing.assert_allclose(found, np.einsum("abc,acd->bd", *arrays), rtol=0, atol=1e-12)
+
+
+@BOTH
+@pytest.mark.parametrize("into", [False, True])
+@pytest.mark.parametrize("places", [0, 1, 4])
+def test_products_are_added_up(library, into, places):
+    rng = np.random.default_rng(0)
+    a, b, total = rng.normal(size=(places, 5, 3)), rng.normal(size=(places, 3, 7)), rng.normal(size=(5, 7))
+    functions, wrap = (numpy_functions, np.array) if library == "numpy" else (tiles, torch.tensor)
+    state = wrap(total)
+    found = functions.add_products(wrap(a), wrap(b), state, state if into else None)
+    assert (found is state) is into
+    np.testing.assert_allclose(np.asarray(found), total + np.einsum("xij,xjk->ik", a, b), rtol=0, atol=1e-12)
+    if not into:
+        np.testing.assert_array_equal(np.asarray(state), total)
+
+
+# Loops ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", FORMULAS)
+def test_whatever_leads_all_derivatives_are_the_same(eager, text):
+    check(text, given(text, FORMULAS[text]))
+
+
+@hypothesis.given(examples())
+@hypothesis.settings(SETTINGS, max_examples=6)
+def test_random_loops_too(eager, example):
+    arrays = {
+        n: torch.tensor(a, dtype=torch.float64 if a.dtype.kind == "f" else None) for n, a in example.inputs.items()
+    }
+    check(example.text, arrays, example.names, example.sizes)
+
+
+def test_the_axis_of_the_loop_leads_and_no_operand_is_copied():
+    sizes = dict(h=1, mu=256, nu=256, rho=256, i=32, j=32, l=32, n=32)
+    loop = loop_of(adjoint(OPERATOR, sizes).body)
+    assert loop.axis.name == "nu"
+    weights = next(i.out for i in loop.body if isinstance(i, Apply) and i.function == "exp2")
+    assert [index.name for index in weights.axes] == ["h", "nu", "mu", "rho"]
+    steps = [i for i in loop.body if isinstance(i, Contract)]
+    assert len(steps) == 8
+    assert not any(product_of(i).copies(r.axes) for i in steps for r in (i.a, i.b))
+
+
+def test_a_sum_over_two_axes_that_an_operand_holds_apart_is_made_place_by_place():
+    sizes = dict(mu=64, nu=96, rho=80, i=32, m=32, l=1)
+    loop = loop_of(adjoint(RELATIONS, sizes).body)
+    apart = [i for i in loop.body if isinstance(i, Contract) and product_of(i).apart]
+    assert apart
+    assert all(i.added and i.added.register in {c.state for c in loop.carry} for i in apart)
+    few = dict(sizes, nu=5, rho=6, i=2, m=2)  # a call would cost more than a copy
+    body = adjoint(RELATIONS, few).body
+    assert not any(i.along for i in inner(body) if isinstance(i, Contract))
+
+
+def test_what_is_made_of_short_slices_is_made_before_the_loop():
+    sizes = dict(b=192, h=4, mu=192, nu=192, i=32, n=32)
+    kernel_ = adjoint(BIASED, sizes)
+    loop = loop_of(kernel_.body)
+    assert loop.axis.name == "b"
+    small = [i for i in loop.body if isinstance(i, Apply) and len(i.out.axes) == 3]
+    read = {r for i in loop.body if isinstance(i, Slice) for r in (i.source,)}
+    before = [i for i in kernel_.body if isinstance(i, Apply) and i.out in read]
+    assert [i.out.name for i in before if i.function == "in_twos"], "the log-sum-exp in units of ln 2"
+    assert not [i for i in small if i.function in ("in_twos", "equal", "select")]
+
+
+def test_what_is_large_as_a_whole_stays_in_the_loop():
+    """The scaled query of all of b has more entries than half a tile of scores."""
+    sizes = dict(b=192, h=4, mu=192, nu=192, i=32, n=32)
+    loop = loop_of(adjoint(BIASED.replace("k^<b h nu>_i", "k^<b h nu>_i / sqrt(|i|)"), sizes).body)
+    assert [i for i in loop.body if isinstance(i, Apply) and i.function == "divide" and len(i.out.axes) == 4]
+
+
+@hypothesis.given(st.integers(1, 9), st.integers(0, 4), st.integers(1, 9))
+@hypothesis.settings(max_examples=20, deadline=None)
+def test_short_slices_of_any_length(b, mu, nu):
+    sizes = dict(b=b, h=2, mu=mu, nu=nu, i=2, n=3)
+    x = given(BIASED, sizes)
+    scores = torch.einsum("bhmi,bhni->bhmn", x["q"], x["k"]) + x["B"]
+    expected = scores.softmax(-1) @ x["v"]
+    found = ta.compile(BIASED, plan="streamed")(x)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
