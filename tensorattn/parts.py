@@ -121,6 +121,19 @@ class Joint:
 
 
 @dataclass(frozen=True, slots=True)
+class Stretch:
+    """The greatest factor by which a register lengthens a vector over `rows`, as a matrix from these to `columns` for
+    any place along the other axes.
+
+    At most the norm over both, and for many independent entries about the root of the fewer of them less.
+    """
+
+    source: Register
+    rows: tuple[Index, ...]
+    columns: tuple[Index, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Ceiling:
     """The `sum`, `product` or `least` of numbers that are no less than 0, or the `inverse` of a size or its root (at
     least 1: where it is 0, there is nothing to bound)."""
@@ -129,4 +142,4 @@ class Ceiling:
     of: tuple["Limiting", ...]
 
 
-Limiting = Union[Norm, Joint, Ceiling, Literal]
+Limiting = Union[Norm, Joint, Stretch, Ceiling, Literal]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensorattn as ta
-from tensorattn.backends.numpy.functions import longest, longest_pair
+from tensorattn.backends.numpy.functions import longest, longest_image, longest_pair
 from tensorattn.backends.torch import functions as torch_functions
 from tensorattn.lowering import streaming
 from tensorattn.reference import evaluate
@@ -137,6 +137,43 @@ def test_the_norm_of_a_pair_is_no_less_than_any(library):
             with np.errstate(over="ignore"):
                 assert function(wrap(a), wrap(b), 64) == np.inf
             place[1, 3, 2] = kept
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("shape", [(3, 5, 7), (3, 7, 5), (1, 1, 4), (4, 1, 1), (300, 32, 32)])
+@pytest.mark.parametrize("scale", [1, 1e-30, 1e30])
+def test_no_matrix_lengthens_a_vector_more(library, shape, scale):
+    rng = np.random.default_rng(0)
+    function, wrap = (
+        (longest_image, np.asarray) if library == "numpy" else (torch_functions.longest_image, torch.tensor)
+    )
+    x = (rng.normal(size=shape) * rng.choice([1, 1e-3], size=(shape[0], 1, 1)) * scale).astype(np.float32)
+    exact = np.linalg.norm(x.astype(float), 2, axis=(1, 2)).max()
+    assert exact <= function(wrap(x)) <= 1.01 * exact * min(shape[1:]) ** 0.125
+    x[0, 0, 0] = np.nan
+    assert not function(wrap(x)) < np.inf
+    x[0, 0, 0] = -np.inf
+    assert not function(wrap(x)) < np.inf
+    assert 0 <= function(wrap(np.zeros(shape, np.float32))) < 1e-15
+    assert function(wrap(x[:0])) == function(wrap(x[:, :0])) == 0
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_scores_through_an_operator_need_no_maximum_where_it_lengthens_little(library, weighed, monkeypatch):  # noqa: F811
+    """8 orthogonal rows: the norm of all entries is √8 times the factor by which any vector is lengthened."""
+    monkeypatch.setattr(streaming, "TILE_ENTRIES", 4000)
+    rng, formula = np.random.default_rng(0), "y^mu_n = softmax[nu rho](k^mu_i q^nu_j r^rho_l M_<i j l>) v^<nu rho>_n"
+    x = dict(q=rng.normal(size=(16, 8)), r=rng.normal(size=(18, 8)), v=rng.normal(size=(16, 18, 3)), k=np.ones((30, 1)))
+    x["q"] *= 15 / np.linalg.norm(x["q"], axis=1, keepdims=True)
+    x["r"] *= 15 / np.linalg.norm(x["r"], axis=1, keepdims=True)
+    x["M"] = np.linalg.qr(rng.normal(size=(8, 8)))[0][None]
+    wrap = np.asarray if library == "numpy" else torch.tensor
+    found = np.asarray(ta.compile(formula, plan="streamed")({n: wrap(a) for n, a in x.items()}))
+    np.testing.assert_allclose(found, evaluate(ta.parse(formula), x)["y"], atol=1e-10)
+    assert not weighed
+    x["M"] *= 4
+    ta.compile(formula, plan="streamed")({n: wrap(a) for n, a in x.items()})
+    assert weighed
 
 
 @pytest.mark.parametrize("dims", [(), (0,), (1,), (2,), (1, 2), (0, 2)])

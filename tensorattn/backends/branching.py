@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensorattn.backends.looping import WriteAll
 from tensorattn.backends.writing import INPUT, Writer
 from tensorattn.kernel import Attempt, IfBounded, IfFinite
-from tensorattn.parts import Ceiling, Joint, Limiting, Literal, Norm
+from tensorattn.parts import Ceiling, Joint, Limiting, Literal, Norm, Stretch
 
 
 def write_if_finite(writer: Writer, instruction: IfFinite, write_all: WriteAll) -> None:
@@ -69,6 +69,11 @@ def _number(writer: Writer, bound: Limiting) -> str:
             return writer.number(value)
         case Norm(source=source, over=over):
             return f"longest({writer.read(source).source}, {writer.dims(source.axes, over)})"
+        case Stretch(source=source, rows=rows, columns=columns):
+            read = writer.read(source)
+            groups = [[i for i in source.axes if i not in (*rows, *columns)], rows, columns]
+            matrices = writer.reshaped(read, [i for group in groups for i in group], groups)
+            return f"longest_image({matrices})"
         case Joint():
             return _joint(writer, bound)
         case Ceiling(kind=kind, of=of):

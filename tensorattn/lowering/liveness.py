@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
 
 from tensorattn.kernel import Attempt, IfBounded, IfFinite, Instruction, Stream
-from tensorattn.parts import Ceiling, Joint, Norm, Register, Summand
+from tensorattn.parts import Ceiling, Joint, Norm, Register, Stretch, Summand
 from tensorattn.records import Record
 
 Body = tuple[Instruction, ...]
@@ -83,7 +83,7 @@ def _registers(value: object) -> Iterator[Register]:
         yield from (value.a, value.b)
     elif isinstance(value, Summand):
         yield value.register
-    elif isinstance(value, (Ceiling, Norm)):
+    elif isinstance(value, (Ceiling, Norm, Stretch)):
         yield from _registers(value.of if isinstance(value, Ceiling) else value.source)
 
 

@@ -11,7 +11,7 @@ from math import inf, isfinite, log, prod
 from tensorattn.ir import Index
 from tensorattn.kernel import Apply, Arrange, Cast, Contract, Fold, Instruction, Slice
 from tensorattn.lowering.liveness import makes
-from tensorattn.parts import Ceiling, Joint, Limiting, Literal, Norm, Operand, Register, Root
+from tensorattn.parts import Ceiling, Joint, Limiting, Literal, Norm, Operand, Register, Root, Stretch
 from tensorattn.sizes import Size
 
 SAME = frozenset("negate abs relu".split())
@@ -95,10 +95,20 @@ class Magnitudes:
         own = [(over - (_axes(y) - _axes(x))) | gone for x, y in ((a, b), (b, a))]
         first = _product(self.norm(a, own[0]), self.norm(b, own[1] - shared))
         if not shared:
-            return first
+            return self._stretched(a, b, over, gone) or self._stretched(b, a, over, gone) or first
         second = _product(self.norm(a, own[0] - shared), self.norm(b, own[1]))
         found, joint = _least(first, second), None if gone else self._joint(a, b, over)
         return found if found is None or joint is None else _least(found, joint)
+
+    def _stretched(self, a: Operand, b: Operand, over: Axes, gone: Axes) -> Limiting | None:
+        """‖Σ a·b‖ ≤ ‖a‖ · the factor by which b, an array from outside the loop, lengthens what it is summed with."""
+        matrix, columns = self._outside(b), over & _axes(b)
+        if matrix is None or not (gone and columns) or over & _axes(a) or not gone <= _axes(a) & _axes(b):
+            return None
+        if self.whole <= {*matrix.axes} or not matrix.dtype.startswith("float"):
+            return None
+        rows = tuple(i for i in matrix.axes if i in gone)
+        return _product(self.norm(a, gone), Stretch(matrix, rows, tuple(i for i in matrix.axes if i in columns)))
 
     def _joint(self, a: Operand, b: Operand, over: Axes) -> Limiting | None:
         """The norm of the very product, of arrays from outside the loop that are few beside its scores."""
