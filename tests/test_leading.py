@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import hypothesis
 import numpy as np
 import pytest
@@ -13,8 +15,9 @@ from tensorattn import units
 from tensorattn.backends.numpy import functions as numpy_functions
 from tensorattn.backends.torch import tiles
 from tensorattn.ir import Index
-from tensorattn.kernel import Apply, Contract, Slice, Stream
+from tensorattn.kernel import Apply, Contract, IfFinite, Slice, Stream
 from tensorattn.lowering import hoisting, orienting, streaming
+from tensorattn.lowering.buffers import places
 from tensorattn.lowering.products import product, product_of
 from tensorattn.parts import Summand
 from tests.kernels import BOTH, axes, call, kernel, register
@@ -196,3 +199,42 @@ def test_short_slices_of_any_length(b, mu, nu):
     expected = scores.softmax(-1) @ x["v"]
     found = ta.compile(BIASED, plan="streamed")(x)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+# Guarded functions ------------------------------------------------------------------------------------------------
+
+
+def test_what_a_guarded_function_gives_is_not_computed_again_for_its_slope():
+    """The soft cap below a predicate: its tanh once in the backward pass, with 1 − y² made over y."""
+    text = "y^mu_n = softmax[nu : nu <= mu](20 tanh(q^mu_i k^nu_i / 20)) v^nu_n"
+    sizes = dict(mu=256, nu=256, i=16, n=16)
+    kernel_ = adjoint(text, sizes)
+    loop = next(i for i in inner(kernel_.body) if isinstance(i, Stream))
+    branches = [i for i in loop.body if isinstance(i, IfFinite)]
+    caps = [b for b in branches if any(isinstance(i, Apply) and i.function == "tanh" for i in b.fast)]
+    assert len(caps) == 1
+    slope = next(b for b in branches if any(isinstance(i, Apply) and i.function == "negate" for i in b.fast))
+    square = next(i.out for i in slope.fast if isinstance(i, Apply) and i.function == "multiply")
+    assert places(loop).of[square.name] == caps[0].out
+
+
+@pytest.mark.parametrize("function", ["tanh", "sigmoid", "exp", "silu", "softplus"])
+@pytest.mark.parametrize("bad", [None, math.nan, math.inf])
+def test_slopes_of_guarded_functions(function, bad):
+    """Of finite scores, and where an excluded one is not finite."""
+    text = f"y^mu_n = softmax[nu : nu <= mu](2 {function}(q^mu_i k^nu_i + B^<mu nu>)) v^nu_n"
+    x = {n: a.requires_grad_() for n, a in given(text, dict(mu=9, nu=9, i=2, n=3)).items()}
+    if bad is not None:
+        with torch.no_grad():
+            x["B"][2, 5] = bad
+    found = ta.compile(text, plan="streamed")(x)
+    admitted = torch.ones(9, 9, dtype=torch.bool).tril()
+    raw = torch.where(admitted, x["q"] @ x["k"].T + torch.where(admitted, x["B"], 0.0), 0.0)
+    own = {"silu": torch.nn.functional.silu, "softplus": torch.nn.functional.softplus}
+    capped = 2 * (own.get(function) or getattr(torch, function))(raw)
+    expected = torch.where(admitted, capped, -math.inf).softmax(1) @ x["v"]
+    bar = torch.randn_like(expected)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    slopes = [torch.autograd.grad(y, list(x.values()), bar) for y in (found, expected)]
+    for ours, theirs in zip(*slopes, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-11)

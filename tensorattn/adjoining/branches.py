@@ -68,7 +68,7 @@ def _cleaned(sweep: Sweep, body: Body, but: Register) -> Body:
 
 def _side(sweep: Sweep, body: Body, result: Register, bar: Register, operand: Register, out: Register) -> Body | None:
     """One side run again and adjoined, down to the cotangent of the operand; None where it does not depend on it."""
-    e, _, inner = _again(sweep, body, [(result, bar)], [operand])
+    e, _, inner = _again(sweep, body, [(result, bar)], [operand], known=result.name)
     found = inner.of(operand)
     if found is None:
         return None
@@ -80,16 +80,19 @@ def _side(sweep: Sweep, body: Body, result: Register, bar: Register, operand: Re
 
 
 def _again(
-    sweep: Sweep, body: Body, bars: Iterable[tuple[Register, Register]], operands: Iterable[Register]
+    sweep: Sweep, body: Body, bars: Iterable[tuple[Register, Register]], operands: Iterable[Register], known: str = ""
 ) -> tuple[Emitter, dict[str, Register], Sweep]:
-    """A body run again under names of its own, and adjoined from the cotangents of results to those of operands."""
+    """A body run again under names of its own, and adjoined from the cotangents of results to those of operands.
+
+    `known`: a result whose value is at hand, so that what makes it is not run again.
+    """
     from tensorattn.adjoining import Sweep, activity
 
     sweep.e.count += 1
     stem = f"{sweep.e.stem}{sweep.e.count}_"
-    own = {r.name: replace(r, name=f"{stem}{r.name}") for r in made_within(body)}
+    own = {r.name: r if r.name == known else replace(r, name=f"{stem}{r.name}") for r in made_within(body)}
     again = tuple(renamed(i, own) for i in body)
-    e = Emitter(f"{stem}a", list(again))
+    e = Emitter(f"{stem}a", [i for i in again if known not in {r.name for r in makes(i)}])
     inner = Sweep(e, activity(again, frozenset(r.name for r in operands)), {})
     for result, bar in bars:
         inner.add(own[result.name], bar)

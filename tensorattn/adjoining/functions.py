@@ -39,8 +39,14 @@ def partials(e: Emitter, made: Apply, number: int) -> list[Operand] | None:
             return [e.apply("reciprocal", below, dtype=dtype)]
         case "divide":
             return [e.apply("negate", e.apply("divide", made.out, arguments[1], dtype=dtype), dtype=dtype)]
+        case "exp":
+            return [made.out]
         case "exp2":
             return [made.out, Literal(log(2))]
+        case "tanh":
+            return [_one_less(e, e.apply("multiply", made.out, made.out, dtype=dtype))]
+        case "sigmoid":
+            return [made.out, _one_less(e, made.out)]
         case "where" | "select":
             return None if number == 0 else [_chosen(e, made, number)]
         case "isfinite":
@@ -48,6 +54,11 @@ def partials(e: Emitter, made: Apply, number: int) -> list[Operand] | None:
         case "leaky_relu" if len(arguments) == 1:
             return _tabled(e, made.function, (*arguments, Literal(LEAKY_SLOPE)), number, dtype)
     return _tabled(e, made.function, arguments, number, dtype)
+
+
+def _one_less(e: Emitter, x: Register) -> Operand:
+    """1 − x, in steps that write over what they read."""
+    return e.apply("add", e.apply("negate", x, dtype=x.dtype), Literal(1.0), dtype=x.dtype)
 
 
 def _chosen(e: Emitter, made: Apply, number: int) -> Register:

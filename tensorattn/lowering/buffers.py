@@ -56,13 +56,15 @@ class _Steps:
     """Instructions in order, with who shares memory with whom, and when each memory is used last."""
 
     def __init__(
-        self, body: Sequence[Instruction], found: Places, free: dict[tuple[str, frozenset[Index]], list[Room]]
-    ) -> None:
+        self, body: Sequence[Instruction], found: Places, free: dict[tuple[str, frozenset[Index]], list[Room]],
+        around: _Steps | None = None, at: int = 0,
+    ) -> None:  # fmt: skip
         self.body, self.found, self.free = body, found, free
-        self.root: dict[str, str] = {}
+        self.root: dict[str, str] = dict(around.root) if around else {}
         self.last: dict[str, int] = {}  # of roots
-        self.new: set[str] = set()  # roots made here, whole and by themselves: they may be written over
-        self.axes: dict[str, frozenset[Index]] = {}  # of all that is made here
+        self.borrowed = {r for r in around.new if around.last.get(r) == at} if around else set[str]()
+        self.new = set(self.borrowed)  # roots that may be written over: made here, or dying here, whole, by themselves
+        self.axes: dict[str, frozenset[Index]] = dict(around.axes) if around else {}  # of all that is made here
         self.lies: dict[str, Room] = {}  # roots in rooms
         self.ends: set[str] = set()  # roots that outlive the body: they lie in no room
         kept: set[str] = set()
@@ -109,7 +111,7 @@ class _Steps:
     def place(self) -> None:
         for at, instruction in enumerate(self.body):
             if isinstance(instruction, IfFinite):
-                self._branch(instruction)
+                self._branch(instruction, at)
             elif (out := placed(instruction)) is not None and out.name not in self.found.of:
                 self._place(instruction, out, at)
             self._release(at)
@@ -126,7 +128,7 @@ class _Steps:
                 operand.axes
             ):  # broadcast: no memory of its own
                 continue
-            if out.name in self.ends and root in self.lies:
+            if out.name in self.ends and (root in self.lies or root in self.borrowed):
                 continue
             self.found.of[out.name] = operand
             self.root[out.name] = root
@@ -151,11 +153,14 @@ class _Steps:
             room = self.lies.pop(root)
             self.free[room.dtype, frozenset(room.axes)].append(room)
 
-    def _branch(self, branch: IfFinite) -> None:
-        """The fast side has rooms of its own meanwhile; none is held ready for the side that is rarely taken."""
+    def _branch(self, branch: IfFinite, at: int) -> None:
+        """The fast side has rooms of its own meanwhile, and may write over what dies with the branch.
+
+        None is held ready for the side that is rarely taken.
+        """
         if placed(branch.fast[-1]) is not None:
             self._into_room(branch.out)
-        steps = _Steps(branch.fast, self.found, self.free)
+        steps = _Steps(branch.fast, self.found, self.free, self, at)
         steps.escape({steps.of(branch.out)})
         steps.place()
         if isinstance(self.found.of.get(branch.out.name), Register):  # which the other side does not make
