@@ -238,3 +238,13 @@ def test_slopes_of_guarded_functions(function, bad):
     slopes = [torch.autograd.grad(y, list(x.values()), bar) for y in (found, expected)]
     for ours, theirs in zip(*slopes, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-11)
+
+
+def test_weights_lie_as_their_scores_do():
+    """A score that is only broadcast along the axis of the loop stays as it is."""
+    text = "y_n = softmax[nu rho](a^nu_i b_i ones_rho) v^<rho nu>_n"
+    x = given(text, dict(nu=2, rho=5, i=2, n=2))
+    weights = (x["a"] @ x["b"])[None, :, None].expand(5, 2, 1).flatten().softmax(0)
+    for library in (torch.tensor, np.asarray):
+        found = ta.compile(text, plan="streamed")({n: library(a.numpy()) for n, a in x.items()})
+        np.testing.assert_allclose(np.asarray(found), weights @ x["v"].flatten(0, 1), rtol=0, atol=1e-12)
