@@ -112,10 +112,9 @@ def solve(program: Program, shapes: Mapping[str, tuple[Size, ...]], sizes: Mappi
         _check_given(program, name, names)
     axes, batch = _axes(program, shapes), _batch(program, shapes)
     equations = Equations(program.source, set(names))
-    given = [
-        _equation((n,), Size.of(n), Known(declared("sizes", (v,))[0], f"sizes[{n!r}]"), True) for n, v in sizes.items()
-    ]
-    waiting = equations.run([*given, *(_of_fact(f, axes, shapes) for f in size_facts(program))])
+    known_sizes = [(n, Known(declared("sizes", (v,))[0], f"sizes[{n!r}]")) for n, v in sizes.items()]
+    given = [_equation((n,), Size.of(n), known, is_declared=True, gives=True) for n, known in known_sizes]
+    waiting = equations.run([*given, *(_of_fact(f, program, axes, shapes) for f in size_facts(program))])
     while waiting and any(equations.unite(e) for e in waiting):
         waiting = equations.run(waiting)
     if complete:
@@ -131,9 +130,9 @@ def solve(program: Program, shapes: Mapping[str, tuple[Size, ...]], sizes: Mappi
     return Shapes(known, tensors, program.defined, tuple(equations.proved), tuple(equations.required), lints(program))
 
 
-def _equation(names: tuple[str, ...], own: Size, known: Known, is_declared: bool) -> Equation:
+def _equation(names: tuple[str, ...], own: Size, known: Known, *, is_declared: bool, gives: bool) -> Equation:
     shown = names[0] if len(names) == 1 else f"({' '.join(names)})"
-    return Equation(shown, Known(own, f"the size of {shown}", known.span), known, is_declared)
+    return Equation(shown, Known(own, f"the size of {shown}", known.span), known, is_declared, gives)
 
 
 _WORDS = {
@@ -143,14 +142,24 @@ _WORDS = {
 }
 
 
-def _of_fact(fact: SizeFact, axes: Mapping[str, tuple[Size, ...]], shapes: Mapping[str, object]) -> Equation:
+def _of_fact(
+    fact: SizeFact, program: Program, axes: Mapping[str, tuple[Size, ...]], shapes: Mapping[str, object]
+) -> Equation:
     """What a slot, a cat or a constant says, as an equation."""
     if isinstance(fact, SumFact):
         total = sum((Size.of(p) for p in fact.parts), Size.of(fact.constant))
-        return _equation((fact.whole,), Size.of(fact.whole), Known(total, _WORDS[fact.kind], fact.span), False)
+        return _equation(
+            (fact.whole,),
+            Size.of(fact.whole),
+            Known(total, _WORDS[fact.kind], fact.span),
+            is_declared=False,
+            gives=False,
+        )
     own = Size.product(fact.names)
     origin = f"axis {fact.axis} of {fact.tensor} ({' '.join(fact.names)})"
-    return _equation(fact.names, own, Known(axes[fact.tensor][fact.axis], origin, fact.span), fact.tensor in shapes)
+    known = Known(axes[fact.tensor][fact.axis], origin, fact.span)
+    is_input = fact.tensor not in program.defined
+    return _equation(fact.names, own, known, is_declared=fact.tensor in shapes, gives=is_input)
 
 
 def _check_names(program: Program, shapes: Mapping[str, object]) -> None:

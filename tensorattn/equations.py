@@ -23,13 +23,15 @@ class Known:
 class Equation:
     """`left == right`, the size of `subject` (an index or a merged axis).
 
-    `declared`: the user said it, so a relation it makes between two indices is required, not merely implied.
+    `declared`: the user said it, so a relation it makes between two indices is required, not merely implied. `gives`:
+    one side is the length of an input or a size that was given, so that both names of an identity are known.
     """
 
     subject: str
     left: Known
     right: Known
     declared: bool = False
+    gives: bool = False
 
     def __str__(self) -> str:
         return f"{self.left.size} = {self.right.size}"
@@ -73,7 +75,7 @@ class Equations:
         a, b = self.reduced(equation.left.size), self.reduced(equation.right.size)
         names = self.unknown & (a.symbols | b.symbols)
         if a == b:
-            for name in names:
+            for name in names if equation.gives else ():
                 self._know(name, Known(Size.of(name), equation.right.origin, equation.right.span))
             if equation.declared or equation.left.size != equation.right.size:
                 left, right = self._original(equation.left, a), self._original(equation.right, b)

@@ -256,6 +256,10 @@ def test_sizes_found(text: str, shapes: dict[str, Any], sizes: dict[str, Any], w
         ("y_i = x_<i+1>", {"x": (4,)}, "i"),
         ("y_i = x_<t_i> sum[k](2)", {"x": (4,), "t": (2,)}, "k"),
         ("y_i = sum[j : j < 3](a_i)", {"a": (2,)}, "j"),
+        ("P_<i j> = x_<i - j + |j|>; y_i = P_<i j> v_j", {"x": (9,), "v": (3,)}, "i"),  # a definition gives no size
+        ("P_<i j> = x_<i + j>; y = P_<i j> P_<j i>", {"x": (9,)}, "i"),
+        ("P_<(i j)> = x_<i + j>; y = sum[i j](P_<(i j)>)", {"x": (9,)}, "i"),
+        ("y = delta_<i j> delta_<i j> x_<i + j>", {"x": (9,)}, "i"),
     ],
 )
 def test_open_sizes(text: str, shapes: dict[str, Any], name: str) -> None:

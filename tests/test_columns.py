@@ -25,7 +25,7 @@ INTEGERS = {"p", "r", "t"}
 BIASES = [
     "slope_h (nu - mu)", "slope_h * (2 nu - mu + 3)", "0.3 * (nu - mu)", "slope_h s_h (nu - 3 mu)",
     "slope_h (r_nu - p_mu)", "x * (nu - mu) / sqrt(|i|)", "slope_h nu", "b^<h nu>", "c_nu x", "slope_h (nu - mu + t)",
-    "slope_h * abs(nu - mu)", "w_mu (nu - mu)",
+    "slope_h * abs(nu - mu)", "w_mu (nu - mu)", "0 ones_<mu nu>", "slope_h * (mu + 3 ones_nu)",
 ]  # fmt: skip
 ALIBI = "y^<h mu>_n = softmax[nu : nu <= mu](q^<h mu>_i k^<h nu>_i / sqrt(|i|) + slope_h (nu - mu)) v^<h nu>_n"
 
@@ -77,7 +77,7 @@ def test_any_bias_equals_the_reference(joined, biases, where, lengths, special, 
 def test_which_biases_are_columns(joined, bias):
     text = f"y^<h mu>_n = softmax[nu](q^<h mu>_i k^<h nu>_i + {bias}) v^<h nu>_n"
     attend = attend_of(ta.compile(text, plan="flattened"))
-    other = (word in bias for word in ("abs", "w_mu", "p_mu", "+ t"))  # the last two are no integers here
+    other = (word in bias for word in ("abs", "w_mu", "ones", "p_mu", "+ t"))  # the last two are no integers here
     assert (attend.bias is None) != any(other)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 import tensorattn as ta
 from tensorattn import reference
@@ -49,3 +50,12 @@ def test_gradients_are_those_of_torch(text: str) -> None:
         close(list(reference.evaluate(made, given, sizes=known, outputs=names).values()), wanted)
         close(by_program(made, len(wanted), given, known), wanted)
         assert all(np.isfinite(w).all() for w in wanted)
+
+
+@pytest.mark.parametrize("plan", ["dense", "auto", "streamed", "flattened"])
+def test_what_divides_an_empty_sum_has_the_gradient_0(plan: str) -> None:
+    """Not none: torch is told of the branch of a size that is 0, in which the divisor is not read."""
+    text = "y_<i e> = softmax[j](q_<i d> k_<j d>) v_<j e> / c"
+    x = {n: torch.ones(s, requires_grad=True) for n, s in dict(q=(3, 2), k=(0, 2), v=(0, 2), c=()).items()}
+    for found in torch.autograd.grad(ta.compile(text, plan=plan)(x).sum(), list(x.values())):
+        assert not found.any()

@@ -24,13 +24,14 @@ FORMULAS = [
     "y^mu_n = softmax[nu](q^mu_i k^nu_i + b_nu) (v^nu_n + x_nu) / (1 + w_i w_i)",
     "z^mu = softmax[nu](q^mu_i k^nu_i) x_nu; y^mu_n = softmax[nu](z^mu x_nu) v^nu_n + z^mu u_n",
     "y^mu_n = softmax[nu](q^mu_i k^nu_i) (-v^nu_n) + u_n",
+    "y^<h mu>_n = softmax[nu; sink=2 * t_<h mu>](q^mu_i k^nu_i) v^nu_n",  # a sink of more entries than a tile
 ]
 
 
 def arrays(program, m=7, n=11, seed=0, dtype=np.float64):
     rng = np.random.default_rng(seed)
-    sizes = {"mu": m, "nu": n, "rho": n, "i": 4, "n": 3}
-    shapes = dict(q="mu i", k="nu i", v="nu n", s="", u="n", w="i", b="nu", x="nu", W="mu nu")
+    sizes = {"mu": m, "nu": n, "rho": n, "i": 4, "n": 3, "h": 3}
+    shapes = dict(q="mu i", k="nu i", v="nu n", s="", u="n", w="i", b="nu", x="nu", W="mu nu", t="h mu")
     shape = {name: tuple(sizes[a] for a in shapes[name].split()) for name in program.inputs}
     return {name: np.asarray(rng.normal(size=s), dtype) for name, s in shape.items()}
 

@@ -212,3 +212,24 @@ def test_one_graph_serves_windows_over_axes_of_any_length():
     for size in (40, 23, 57):
         x, z = torch.randn(2, size, dtype=torch.float64), torch.randn(size, dtype=torch.float64)
         torch.testing.assert_close(graph(x, z), compiled(x=x, z=z))
+
+
+def test_stretches_of_results_are_mapped() -> None:
+    """Of a loop that runs over a part of an axis: what it leaves out is 0, and no mapped array."""
+    text = "y_<j i k> = T_<k - i + 3> sum[m : abs(m - i) <= 1](x_<i j m k>)"
+    make = torch.Generator().manual_seed(0)
+    T = torch.randn(8, generator=make, dtype=torch.float64)
+    x = torch.randn((4, 3, 4, 5), generator=make, dtype=torch.float64)
+    near = (torch.arange(4)[:, None] - torch.arange(4)).abs() <= 1
+    shifted = T[torch.arange(5)[None] - torch.arange(4)[:, None] + 3]
+
+    def plain(x: torch.Tensor) -> torch.Tensor:
+        return torch.einsum("im,ik,ijmk->jik", near.double(), shifted, x)
+
+    streamed = ta.compile(text, plan="streamed")
+    assert "for start" in streamed.source("torch")
+    for mode in (lambda f: f, lambda f: torch.func.grad(lambda x: f(x).sin().sum())):
+        found, wanted = (
+            torch.vmap(mode(f), in_dims=-1)(torch.stack([x, 2 * x], -1)) for f in (lambda x: streamed(T=T, x=x), plain)
+        )
+        torch.testing.assert_close(found, wanted)

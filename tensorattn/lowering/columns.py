@@ -69,11 +69,12 @@ def positions(
     names = dict(zip(made.out.axes, both[0].axes, strict=True))
     parts = reader.terms(made.source, names)
     keys = [t for t in parts if t.factor is not None and group & set(t.factor.axes)]
-    if any(rows & set(t.factor.axes) for t in keys if t.factor is not None):
+    of_rows = [t for t in parts if t not in keys]
+    if not keys or not of_rows or any(rows & set(t.factor.axes) for t in keys if t.factor is not None):
         return None
     if not _are_small(reader, parts, LARGEST[score.dtype], sizes):
         return None
-    return Positions(others, (*found.scales, *term.scales), [t for t in parts if t not in keys], keys)
+    return Positions(others, (*found.scales, *term.scales), of_rows, keys)
 
 
 def _are_small(reader: Reader, terms: list[Term], largest: int, sizes: Mapping[str, int]) -> bool:

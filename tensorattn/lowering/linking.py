@@ -6,13 +6,14 @@ was dropped, or reduced over nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tensorattn.dtypes import FLOATS
 from tensorattn.ir import Index
-from tensorattn.kernel import Fold, Instruction, Kernel, Load, LogSumExp
+from tensorattn.kernel import Apply, Fold, Instruction, Kernel, Load, LogSumExp
 from tensorattn.lowering.liveness import makes, reads
-from tensorattn.parts import Register
+from tensorattn.parts import Literal, Register
+from tensorattn.sizes import Size
 
 
 def unlinked(kernel: Kernel, dtypes: Mapping[str, str], sizes: Mapping[str, int] | None) -> tuple[tuple[int, ...], ...]:
@@ -38,8 +39,19 @@ def _linked(body: Sequence[Instruction], result: Register, sizes: Mapping[str, i
         if isinstance(instruction, Load):
             found.add(instruction.input)
         elif not _is_constant(instruction, sizes):
-            needed |= {r.name for r in reads(instruction) if r.dtype.startswith("float")}
+            needed |= {r.name for r in _taken(instruction, sizes) if r.dtype.startswith("float")}
     return found
+
+
+def _taken(instruction: Instruction, sizes: Mapping[str, int]) -> Iterable[Register]:
+    """What it reads; of two registers between which a size chooses, the one."""
+    match instruction:
+        case Apply(
+            function="select", arguments=(Literal(value=Size() as size), Register() as some, Register() as none)
+        ):
+            if size.symbols <= sizes.keys():
+                return (some if size.value(sizes) else none,)
+    return reads(instruction)
 
 
 def _is_constant(instruction: Instruction, sizes: Mapping[str, int]) -> bool:

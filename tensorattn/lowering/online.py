@@ -89,10 +89,10 @@ class Cluster:
         ]  # fmt: skip
 
     def _drawn_in(self, core: set[int], others: set[Index]) -> set[int]:
-        after = set(self.logarithms)
+        after, options = set(self.logarithms), {o for _, o in self.normalised.options}  # a sink joins after the loop
         loop = drawn_in(self.flow, core | after, self.axes[0], others, self.tile_entries) - after
         loop -= self.flow.later({self.target}) - core
-        while needed := {n for n in loop - core if self.flow.kept(n, loop | after)}:
+        while needed := {n for n in loop - core if self.flow.kept(n, loop | after) or self.flow.out(n) in options}:
             loop -= needed
         return loop
 

@@ -10,14 +10,18 @@ from tensorattn.backends.torch.functions import in_forward_mode, is_followed
 def put(pieces: list[torch.Tensor], part: torch.Tensor, dim: int, start: int, size: int) -> None:
     """Take a stretch of a result that is `size` long along `dim`.
 
-    The list holds the whole result from the first stretch on; where gradients or a transform follow what is computed,
-    it holds the stretches, for those do not follow a write well.
+    The list holds the whole result, from the start or from the first stretch on; where gradients or a transform follow
+    what is computed, it holds the stretches, or the whole is made anew, for those do not follow a write well.
     """
-    if not pieces and not is_recorded(part):
+    recorded = is_recorded(part)
+    if not pieces and not recorded:
         shape = [*part.shape[:dim], size, *part.shape[dim + 1 :]]
         pieces.append(torch.empty(shape, dtype=part.dtype, device=part.device))
     if pieces and pieces[0].shape[dim] == size:
-        pieces[0].narrow(dim, start, part.shape[dim]).copy_(part)
+        if recorded:
+            pieces[0] = torch.slice_scatter(pieces[0], part, dim, start, start + part.shape[dim])
+        else:
+            pieces[0].narrow(dim, start, part.shape[dim]).copy_(part)
     else:
         pieces.append(part)
 
