@@ -57,8 +57,7 @@ class Unit:
     softmax left. `gradients`: of an adjoint, the input of which each output is a cotangent; of a tangent, the number of
     the output of which it is one. `takes`: the input of which each of the last inputs of a tangent is one. `held`: the
     bytes beside what its kernel takes, of what was saved, and of the sums of what one input gets in several places.
-    `exact`: whether derivatives make softmaxes again, not weights from what was saved. `saves`: of a first adjoint, the
-    numbers of the inputs that were saved, and `logarithms`: of those that are the log Σ exp which makes weights again.
+    `logarithms`: the numbers of the inputs that are a log Σ exp by which weights are made again.
     """
 
     key: str
@@ -68,8 +67,6 @@ class Unit:
     asked: Asked
     saved: Saved | None = None
     gradients: tuple[Any, ...] = ()
-    exact: bool = False
-    saves: tuple[int, ...] = ()
     logarithms: tuple[int, ...] = ()
     takes: tuple[str, ...] = ()
     held: Size = NOTHING
@@ -95,11 +92,6 @@ class Unit:
     def kept(self) -> tuple[int, ...]:
         """The numbers of the outputs that the derivatives need."""
         return () if self.saved is None else self.saved.outputs
-
-    @property
-    def totals(self) -> tuple[int, ...]:
-        """The numbers of the outputs that are log Σ exp by which weights are made again."""
-        return () if self.saved is None else tuple(self.saved.outputs[n] for n in _logarithms(self.saved))
 
     def sizes(self, shapes: Sequence[Sequence[int]]) -> dict[str, Any]:
         """The sizes of all axes from the shapes of the inputs."""
@@ -211,8 +203,10 @@ def stepped(key: str, step: str, *arguments: Any) -> str:
 
 @lru_cache(maxsize=4096)
 def exactly(key: str) -> str:
-    """The key whose derivatives make softmaxes again. A log Σ exp of −10⁹ has no digit left for the number of keys:
-    weights made from it add up to anything."""
+    """The key with the same inputs and outputs whose derivatives make weights again by a softmax.
+
+    A log Σ exp of −10⁹ has no digit left for the number of keys: weights made from it add up to anything.
+    """
     return json.dumps({**json.loads(key), "exact": True})
 
 
@@ -221,7 +215,7 @@ def unit(key: str) -> Unit:
     """The unit of a key. Raises: RefusalError where some instruction has no derivative."""
     read = json.loads(key)
     if not read["steps"]:
-        return _with_saved(replace(_first(key, read), exact=read.get("exact", False)))
+        return _with_saved(_first(key, read), exact=read.get("exact", False))
     *before, (step, *arguments) = read["steps"]
     inner = unit(json.dumps({**read, "steps": before}))
     return STEPS[step](replace(inner, key=key, _functions={}), *arguments)
@@ -241,11 +235,9 @@ def _first(key: str, read: Mapping[str, Any]) -> Unit:
     return Unit(key, kernel, plan, read["dtypes"], asked)
 
 
-def _with_saved(found: Unit) -> Unit:
+def _with_saved(found: Unit, *, exact: bool) -> Unit:
     kernel, saved = saving(found.kernel)
-    if found.exact:
-        saved = replace(saved, registers=(), outputs=(), clusters={})
-    return replace(found, kernel=kernel, saved=saved, _functions={})
+    return replace(found, kernel=kernel, saved=replace(saved, exact=exact), _functions={})
 
 
 def _adjoint(of: Unit, given: Sequence[bool], wanted: Sequence[str]) -> Unit:
@@ -259,22 +251,12 @@ def _adjoint(of: Unit, given: Sequence[bool], wanted: Sequence[str]) -> Unit:
     gradients = tuple(gradient_names(of.kernel, wanted))
     asked = replace(of.asked, plan=of.asked.plan if of.asked.plan in ("streamed", "dense") else "auto")
     held = _held(() if of.saved is None else of.outputs[of.saved.first :], kernel.outputs)
-    found = replace(of, kernel=kernel, dtypes=dtypes, saved=None, gradients=gradients, asked=asked, held=held)
-    return replace(found, **_taken(of.saved, len(of.kernel.inputs)))
-
-
-def _taken(saved: Saved | None, first: int) -> dict[str, Any]:
-    """Which inputs of an adjoint were saved, and by which of them weights are made again."""
-    if saved is None:
-        return dict(saves=(), logarithms=())
-    numbers = tuple(first + n for n in _logarithms(saved))
-    return dict(saves=tuple(range(first, first + len(saved.registers))), logarithms=numbers)
-
-
-def _logarithms(saved: Saved) -> list[int]:
-    """The numbers, among what is saved, of the log Σ exp by which weights are made again."""
-    names = {weights.logarithm.name for weights in saved.clusters.values()}
-    return [n for n, register in enumerate(saved.registers) if register.name in names]
+    logarithms = of.logarithms
+    if of.saved is not None:
+        logarithms = () if of.saved.exact else tuple(len(of.kernel.inputs) + n for n in of.saved.logarithms)
+    return replace(
+        of, kernel=kernel, dtypes=dtypes, saved=None, gradients=gradients, asked=asked, held=held, logarithms=logarithms
+    )
 
 
 def _held(saved: Sequence[Output], terms: Sequence[Output]) -> Size:
@@ -306,9 +288,9 @@ def _tangent(of: Unit, given: Sequence[bool]) -> Unit:
 def _vmap(of: Unit, which: Sequence[bool]) -> Unit:
     """For many inputs at once, some of them along a new first axis."""
     if of.saved is None:
-        return replace(of, kernel=batched(of.kernel, which), saves=(), logarithms=())
+        return replace(of, kernel=batched(of.kernel, which))
     plain = replace(of.kernel, outputs=of.kernel.outputs[: of.saved.first])
-    return _with_saved(replace(of, kernel=unified(batched(plain, which)), saved=None))
+    return _with_saved(replace(of, kernel=unified(batched(plain, which)), saved=None), exact=of.saved.exact)
 
 
 STEPS: Mapping[str, Callable[..., Unit]] = {"adjoint": _adjoint, "tangent": _tangent, "vmap": _vmap}

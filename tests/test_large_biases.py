@@ -7,6 +7,10 @@ import pytest
 import torch
 
 import tensorattn as ta
+from tensorattn.backends.torch import functions
+from tensorattn.backends.torch.functions import are_fine
+from tensorattn.backends.torch.operator import COARSE
+from tensorattn.units import exactly, key_of, stepped, unit
 
 pytestmark = pytest.mark.filterwarnings("ignore::tensorattn.NotationWarning")
 N, M, D, E = 4, 11, 3, 2
@@ -96,3 +100,118 @@ def test_a_sink_as_large_as_the_scores_takes_its_share(plan: str, dtype: str) ->
     arrays = {name: array.astype(dtype) for name, array in given.items()}
     for made in (arrays, {name: torch.tensor(array) for name, array in arrays.items()}):
         np.testing.assert_allclose(np.asarray(compiled(made)), [0.75, 0.75], rtol=1e-6)
+
+
+# Where nobody may look at values before the operator runs ------------------------------------------------------------
+
+MODES = {
+    "sink": FORMULAS["sink"],
+    "total": "S_<i j> = q_<i d> k_<j d> + b_<i j>\nL_i = lse[j](S_<i j>)\n"
+    "y_<i e> = softmax[j : j != i](S_<i j>) v_<j e> L_i / 1000000000",
+}
+
+
+def alike(dtype: torch.dtype, names: tuple[str, ...]) -> tuple[torch.Tensor, ...]:
+    """Inputs with equal scores of −10⁹, of which nothing is rounded."""
+    large = dict(q=np.zeros((N, D)), b=np.full((N, M), -1e9), s=np.full(N, -1e9))
+    drawn = np.random.default_rng(5)
+    arrays = {name: large[name] if name in large else drawn.normal(size=AXES[name]) for name in names}
+    return tuple(torch.tensor(a.astype(np.float32)).to(dtype) for a in arrays.values())
+
+
+def scalar(program: ta.Program, plan: str):
+    compiled = ta.compile(program, plan=plan)
+
+    def total(*x: torch.Tensor) -> torch.Tensor:
+        return compiled(dict(zip(program.inputs, x, strict=True))).sin().sum()
+
+    return total
+
+
+def slopes(function):
+    return lambda *x: torch.func.grad(function, tuple(range(len(x))))(*x)
+
+
+def second(function):
+    def total(*x: torch.Tensor) -> torch.Tensor:
+        return sum((g * g.cos()).sum() for g in slopes(function)(*x))
+
+    return slopes(total)
+
+
+def mapped(function):
+    return lambda *x: tuple(g[1] for g in torch.vmap(function)(*(torch.stack([a, a]) for a in x)))
+
+
+def tangent(function):
+    return lambda *x: torch.func.jvp(function, x, tuple(a.sin() + 1 for a in x))[1]
+
+
+WAYS = {
+    "grad": slopes,
+    "second": second,
+    "vmap": lambda f: mapped(slopes(f)),
+    "vmap of second": lambda f: mapped(second(f)),
+    "jvp": lambda f: lambda *x: (tangent(f)(*x),),
+    "jvp of grad": lambda f: tangent(slopes(f)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("name", "compiled"), [("sink", False), ("total", False), ("total", True)])
+def test_equal_scores_have_equal_weights_in_every_derivative(name: str, way: str, compiled: bool) -> None:
+    program = ta.parse(MODES[name])
+    function = WAYS[way](scalar(program, "streamed"))
+    if compiled:
+        torch._dynamo.reset()
+        function = torch.compile(function, fullgraph=True, backend="aot_eager")
+    found = function(*alike(torch.float32, program.inputs))
+    wanted = WAYS[way](scalar(program, "dense"))(*alike(torch.float64, program.inputs))
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other.to(one.dtype), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("plan", ["auto", "dense"])
+def test_the_slopes_of_a_large_log_sum_exp_add_up_to_one(plan: str) -> None:
+    x = torch.full((2, 5), -1e9, requires_grad=True)
+    ta.compile("y_i = lse[j](x_<i j>)", plan=plan)(x=x).sum().backward()
+    torch.testing.assert_close(x.grad, torch.full((2, 5), 0.2))
+
+
+def test_the_exact_derivatives_take_and_give_what_the_others_do() -> None:
+    program = ta.parse(MODES["total"])
+    dtypes = dict.fromkeys(program.inputs, "float32")
+    first = key_of(program, ["y"], {}, dtypes, 0, None, "streamed", None)
+    count, names = len(unit(first).outputs), tuple(program.inputs)
+    adjoint = stepped(first, "adjoint", (True,) * count, names)
+    found = unit(adjoint)
+    wanted = tuple(n for n, real in zip(found.kernel.inputs, found.floats, strict=True) if real)
+    keys = [adjoint, stepped(adjoint, "adjoint", (True,) * len(found.outputs), wanted)]
+    keys += [stepped(key, "vmap", (True,) * len(unit(key).kernel.inputs)) for key in keys]
+    for key in (*keys, stepped(adjoint, "tangent", found.floats)):
+        one, other = unit(key), unit(exactly(key))
+        assert (one.kernel.inputs, one.gradients, one.takes) == (other.kernel.inputs, other.gradients, other.takes)
+        assert [(o.axes, o.dtype) for o in one.outputs] == [(o.axes, o.dtype) for o in other.outputs]
+        assert (len(one.logarithms), other.logarithms) == (1, ())
+
+
+class Elsewhere(torch.Tensor):
+    """A tensor that says it lies on a device of CUDA."""
+
+    is_cuda = True
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_what_a_captured_graph_runs_on_is_not_looked_at(captured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captured)
+    monkeypatch.setattr(functions, "type", lambda x: torch.Tensor, raising=False)
+    near, far = torch.zeros(3), torch.zeros(3).as_subclass(Elsewhere)
+    assert [are_fine([x], COARSE) for x in (near, far)] == [True, not captured]
+    assert [functions.all_finite(x) for x in (near, far)] == [True, not captured]
+    assert [functions.holds(x.sum() == 0) for x in (near, far)] == [True, not captured]
+
+
+def test_only_large_numbers_are_coarse() -> None:
+    found = {x: are_fine([torch.zeros(3), torch.full((2,), x)], COARSE) for x in (0.0, 1e3, -1e9, -np.inf, np.inf)}
+    assert found == {0.0: True, 1e3: True, -1e9: False, -np.inf: True, np.inf: True}
+    assert are_fine([], COARSE)

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 
 from tensorattn.adjoining.branches import attempted, branched
 from tensorattn.adjoining.emitting import Emitter
-from tensorattn.adjoining.rules import Terms, off_diagonal, terms
+from tensorattn.adjoining.rules import Terms, by_logarithm, off_diagonal, terms
 from tensorattn.adjoining.saving import Saved, weighted
-from tensorattn.kernel import Attempt, IfFinite, Instruction, Kernel, Load, Normalised, Output
+from tensorattn.kernel import Attempt, IfFinite, Instruction, Kernel, Load, LogSumExp, Normalised, Output
 from tensorattn.lowering.liveness import made_within, makes, reads, without_dead
 from tensorattn.lowering.unifying import unified
 from tensorattn.parts import Register
@@ -59,7 +59,9 @@ class Sweep:
             elif isinstance(made, IfFinite):
                 found = branched(self, made, bar)
             elif isinstance(made, Normalised) and saved is not None and made.out.name in saved.clusters:
-                found = weighted(self.e, made, bar, saved.clusters[made.out.name], self.of)
+                found = weighted(self.e, made, bar, saved, self.of)
+            elif isinstance(made, LogSumExp) and saved is not None and not saved.exact:
+                found = by_logarithm(self.e, made, bar)
             else:
                 found = self.rule(made, bar)
             for operand, term in found:

@@ -32,7 +32,7 @@ from tensorattn.kernel import (
     View,
 )
 from tensorattn.lowering.looping import RefusalError
-from tensorattn.parts import Literal, Register
+from tensorattn.parts import Literal, Operand, Register
 from tensorattn.sizes import Size
 from tensorattn.windows import turned
 
@@ -121,10 +121,32 @@ def _powers(e: Emitter, made: Powers, bar: Register) -> Terms:
     yield made.score, found if where is None else e.select(where, found, Literal(0.0), bar.dtype)
 
 
+def less(e: Emitter, score: Operand, total: Register) -> Register:
+    """The score less a log Σ exp that is a number: small numbers, of which a softmax is exact."""
+    finite = e.apply("isfinite", total, dtype="bool")
+    shift = e.select(finite, total, Literal(0.0), total.dtype)
+    axes = score.axes if isinstance(score, Register) else ()
+    return e.apply("subtract", score, shift, dtype=total.dtype, like=axes)
+
+
 def _log_sum_exp(e: Emitter, made: LogSumExp, bar: Register) -> Terms:
-    weights = exponentials(e, made.source, made.out, made.where)
-    axes = made.source.axes if made.where is None else tuple(dict.fromkeys((*made.source.axes, *made.where.axes)))
+    """By a softmax, which is right where the logarithm of the number of entries has no digit in the result."""
+    axes = _axes_of(made)
+    score = e.whole(less(e, made.source, made.out), axes)
+    gone = tuple(i for i in axes if i not in made.out.axes)
+    weights = e.emit(Normalised(e.register(axes, score.dtype), "softmax", gone, score, made.where))
     yield made.source, e.pulled([bar, weights], axes, made.source.axes)
+
+
+def by_logarithm(e: Emitter, made: LogSumExp, bar: Register) -> Terms:
+    """From the result alone."""
+    weights = exponentials(e, made.source, made.out, made.where)
+    yield made.source, e.pulled([bar, weights], _axes_of(made), made.source.axes)
+
+
+def _axes_of(made: LogSumExp) -> tuple[Index, ...]:
+    where = () if made.where is None else made.where.axes
+    return tuple(dict.fromkeys((*made.source.axes, *where)))
 
 
 def _gather(e: Emitter, made: Gather, bar: Register) -> Terms:

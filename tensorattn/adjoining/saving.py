@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from tensorattn.adjoining.emitting import Emitter
-from tensorattn.adjoining.rules import exponentials
+from tensorattn.adjoining.rules import exponentials, less
 from tensorattn.kernel import Arrange, Fold, Instruction, Kernel, Load, LogSumExp, Normalised, Output
 from tensorattn.lowering.flow import Flow
 from tensorattn.lowering.looping import RefusalError
@@ -35,20 +35,23 @@ class Weights:
 class Saved:
     """The registers that are kept, the outputs that they are, and the softmaxes by the name of their weights.
 
-    `first`: the number of the first output that is none of the program's own.
+    `first`: the number of the first output that is none of the program's own. `logarithms`: the numbers of the
+    registers that are a log Σ exp. `exact`: these are so large that weights are made again by a softmax.
     """
 
     registers: tuple[Register, ...]
     outputs: tuple[int, ...]
     first: int
     clusters: Mapping[str, Weights]
+    logarithms: tuple[int, ...] = ()
+    exact: bool = False
 
     @property
     def inputs(self) -> tuple[str, ...]:
         return tuple(f"{SAVED} {n}" for n in range(len(self.registers)))
 
     def remade(self, e: Emitter, body: tuple[Instruction, ...]) -> list[Instruction]:
-        """The body with loads in place of what is kept, and weights by a difference of logarithms."""
+        """The body with loads in place of what is kept, and weights made from the log Σ exp."""
         kept = {r.name for r in self.registers}
         found: list[Instruction] = [self._load(n) for n in range(len(self.registers))]
         for made in body:
@@ -66,7 +69,13 @@ class Saved:
 
     def _weights(self, e: Emitter, made: Normalised) -> list[Instruction]:
         e.body = []
-        weights = exponentials(e, made.score, total(e, self.clusters[made.out.name]), made.where)
+        known = self.clusters[made.out.name]
+        if self.exact:
+            sink = known.sink if known.sink is None else less(e, known.sink, known.logarithm)
+            again = replace(made, score=less(e, made.score, known.logarithm))
+            e.emit(again if sink is None else replace(again, options=(("sink", sink),)))
+            return e.body
+        weights = exponentials(e, made.score, total(e, known), made.where)
         last = e.body[-1]
         if weights.axes == made.out.axes:
             return [*e.body[:-1], replace(last, out=made.out)]
@@ -96,7 +105,9 @@ def saving(kernel: Kernel) -> tuple[Kernel, Saved]:
         kept |= {r.name: r for r in (logarithm, *cluster.results)}
     outputs = list(kernel.outputs)
     places = [_place(outputs, r) for r in kept.values()]
-    saved = Saved(tuple(kept.values()), tuple(places), len(kernel.outputs), clusters)
+    logs = {made.out.name for made in body if isinstance(made, LogSumExp)}
+    numbers = tuple(n for n, name in enumerate(kept) if name in logs)
+    saved = Saved(tuple(kept.values()), tuple(places), len(kernel.outputs), clusters, numbers)
     return replace(kernel, body=tuple(body), outputs=tuple(outputs)), saved
 
 
@@ -134,15 +145,16 @@ def total(e: Emitter, weights: Weights) -> Register:
 
 
 def weighted(
-    e: Emitter, made: Normalised, bar: Register, weights: Weights, of: Callable[[Register], Register | None]
+    e: Emitter, made: Normalised, bar: Register, saved: Saved, of: Callable[[Register], Register | None]
 ) -> Iterator[tuple[Register, Register]]:
     """s̄ = W (W̄ − Σ R̄·R) and what the sink gets; what L̄ gives is the rule of log Σ exp."""
+    weights = saved.clusters[made.out.name]
     dtype, free = made.out.dtype, weights.logarithm.axes
     bars = [(r, of(r)) for r in weights.results]
     parts = [e.pulled([b, _finite(e, r) if weights.exposed else r], r.axes, free) for r, b in bars if b is not None]
     mean = e.total(parts, free)
-    less = e.apply("subtract", bar, mean, dtype=dtype, like=made.score.axes)
-    found = e.apply("multiply", made.out, less, dtype=dtype, like=made.score.axes)
+    rest = e.apply("subtract", bar, mean, dtype=dtype, like=made.score.axes)
+    found = e.apply("multiply", made.out, rest, dtype=dtype, like=made.score.axes)
     where = made.where
     if weights.exposed:
         tame = e.apply("isfinite", total(e, weights), dtype="bool")
@@ -153,6 +165,10 @@ def weighted(
         none = e.apply("equal", whole, Literal(-inf), dtype="bool")
         if weights.exposed:
             none = e.apply("not", e.apply("isfinite", whole, dtype="bool"), dtype="bool")
-        less = e.apply("subtract", weights.sink, e.select(none, Literal(0.0), whole, dtype), dtype=dtype)
-        share = e.select(none, Literal(0.0), e.apply("exp", less, dtype=dtype), dtype)
+        if saved.exact:
+            taken = e.apply("subtract", Literal(1.0), e.fold("sum", made.out, made.indices), dtype=dtype)
+        else:
+            below = e.apply("subtract", weights.sink, e.select(none, Literal(0.0), whole, dtype), dtype=dtype)
+            taken = e.apply("exp", below, dtype=dtype)
+        share = e.select(none, Literal(0.0), taken, dtype)
         yield weights.sink, e.pulled([mean, share, Literal(-1.0)], free, weights.sink.axes)

@@ -4,6 +4,7 @@
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
 
 import math
+from collections.abc import Sequence
 
 import torch
 
@@ -31,9 +32,19 @@ def holds(test: torch.Tensor) -> bool:
     return _may_look(test) and bool(test.item())
 
 
+def are_fine(logarithms: Sequence[torch.Tensor], room: float) -> bool:
+    """Whether each log Σ exp is known to be so small that weights made from it are off by no more than `room`."""
+    if not logarithms or not _may_look(*logarithms):
+        return not logarithms
+    sizes = [x.abs() for x in logarithms]
+    coarse = [((x > room / torch.finfo(x.dtype).eps) & (x < math.inf)).any() for x in sizes]
+    return not torch.stack(coarse).any().item()  # a device is waited for once
+
+
 def _may_look(*arrays: torch.Tensor) -> bool:
-    """Whether values may be looked at: not in a tracer or a transform, nor where there are none."""
-    if is_followed():
+    """Whether values may be looked at: not in a tracer or a transform, nor where there are none, nor while a graph of
+    CUDA is captured, which runs later."""
+    if is_followed() or (any(x.is_cuda for x in arrays) and torch.cuda.is_current_stream_capturing()):
         return False
     return all((type(x) is torch.Tensor or type(x) is torch.nn.Parameter) and not x.is_meta for x in arrays)
 
@@ -241,7 +252,13 @@ def log_sum_exp(x: torch.Tensor, dims: tuple[int, ...], where: torch.Tensor | No
     live = x != -math.inf
     if where is not None:
         live = live & where
-    total = torch.logsumexp(excluded_as(x, dims, live), dim=dims)
+    admitted = excluded_as(x, dims, live)
+    if may_write(x):
+        total = torch.logsumexp(admitted, dim=dims)
+    else:  # the slope exp(x - total) has no digit for the number of entries, where these are large
+        near = torch.logsumexp(admitted.detach(), dim=dims, keepdim=True)
+        near = torch.where(torch.isfinite(near), near, 0)
+        total = torch.logsumexp(admitted - near, dim=dims) + near.reshape(_rest(x, dims))
     return torch.where(torch.any(live, dim=dims), total, -math.inf)
 
 

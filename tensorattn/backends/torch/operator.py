@@ -11,7 +11,6 @@ passes is inputs, outputs and the log Σ exp of the scores.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,7 +20,7 @@ from torch._C._functorch import TransformType, peek_interpreter_stack
 from tensorattn.backends.torch import functions as functions  # its operators stand in saved programs, too
 from tensorattn.backends.torch import uncast
 from tensorattn.backends.torch import weights as weights
-from tensorattn.backends.torch.functions import is_followed
+from tensorattn.backends.torch.functions import are_fine
 from tensorattn.errors import BackendError
 from tensorattn.sizes import Size
 from tensorattn.units import exactly, length, stepped, unit
@@ -39,23 +38,13 @@ run = torch.ops.tensorattn.run.default
 def _computed(key: str, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     """The outputs of the unit of a key."""
     made = unit(key)
-    if _are_coarse([tensors[n] for n in made.logarithms]):
-        tensors = [x for n, x in enumerate(tensors) if n not in made.saves]
+    if not are_fine([tensors[n] for n in made.logarithms], COARSE):
         made = unit(exactly(key))
     sizes = made.sizes([x.shape for x in tensors])
     function = made.function("torch", sizes, str(tensors[0].device))
     with torch.no_grad():
         found = uncast(function, [x.detach() for x in tensors])
     return list(found)  # type: ignore[arg-type]
-
-
-def _are_coarse(logarithms: Sequence[torch.Tensor]) -> bool:
-    """Whether some log Σ exp is so large that weights made from it would be off by more than COARSE.
-
-    On the CPU alone: another device would have to be waited for.
-    """
-    sizes = [x.detach().abs() for x in logarithms if x.is_cpu]
-    return any(bool(((x > COARSE / torch.finfo(x.dtype).eps) & (x < math.inf)).any()) for x in sizes)
 
 
 def _shaped(key: str, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -115,8 +104,6 @@ class Formula(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
         key, *tensors = inputs
-        if not is_followed() and _are_coarse([output[n] for n in unit(key).totals]):
-            key = exactly(key)
         made = unit(key)
         kept = [output[n] for n in made.kept]
         ctx.key, ctx.count = key, len(output)
