@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensorattn as ta
+from benchmarks.measuring import peak_bytes_torch
 from tensorattn.backends.numpy.functions import longest, longest_image, longest_pair
 from tensorattn.backends.torch import functions as torch_functions
+from tensorattn.backends.torch.functions import longest_image as torch_image
 from tensorattn.lowering import streaming
 from tensorattn.reference import evaluate
 from tests.test_bounding import weighed  # noqa: F401 (a fixture)
@@ -139,23 +141,74 @@ def test_the_norm_of_a_pair_is_no_less_than_any(library):
             place[1, 3, 2] = kept
 
 
+def image(library: str, x: np.ndarray, rows: tuple[int, ...] = (1,), columns: tuple[int, ...] = (2,)) -> float:
+    """What `longest_image` of either library says."""
+    return longest_image(x, rows, columns) if library == "numpy" else torch_image(torch.from_numpy(x), rows, columns)
+
+
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 @pytest.mark.parametrize("shape", [(3, 5, 7), (3, 7, 5), (1, 1, 4), (4, 1, 1), (300, 32, 32)])
-@pytest.mark.parametrize("scale", [1, 1e-30, 1e30])
+@pytest.mark.parametrize("scale", [1, 1e-30, 1e-41, 1e30])
 def test_no_matrix_lengthens_a_vector_more(library, shape, scale):
     rng = np.random.default_rng(0)
-    function, wrap = (
-        (longest_image, np.asarray) if library == "numpy" else (torch_functions.longest_image, torch.tensor)
-    )
     x = (rng.normal(size=shape) * rng.choice([1, 1e-3], size=(shape[0], 1, 1)) * scale).astype(np.float32)
     exact = np.linalg.norm(x.astype(float), 2, axis=(1, 2)).max()
-    assert exact <= function(wrap(x)) <= 1.01 * exact * min(shape[1:]) ** 0.125
+    assert exact <= image(library, x) <= 1.02 * exact * min(shape[1:]) ** 0.125
     x[0, 0, 0] = np.nan
-    assert not function(wrap(x)) < np.inf
+    assert not image(library, x) < np.inf
     x[0, 0, 0] = -np.inf
-    assert not function(wrap(x)) < np.inf
-    assert 0 <= function(wrap(np.zeros(shape, np.float32))) < 1e-15
-    assert function(wrap(x[:0])) == function(wrap(x[:, :0])) == 0
+    assert not image(library, x) < np.inf
+    assert 0 <= image(library, np.zeros(shape, np.float32)) < 1e-15
+    assert image(library, x[:0]) == image(library, x[:, :0]) == 0
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(1, 1 << 20, 2), (1, 3, 1 << 18), (1, 1 << 15, 2), (1, 512, 512)])
+def test_long_sums_lose_no_length(library, dtype, shape):
+    """Of one rank, all entries of one sign: there is no slack, and rounding errs to one side."""
+    x = np.full(shape, 1 / 3, dtype)
+    x[0, 0, 0] = 1
+    exact = np.linalg.norm(x[0].astype(float), 2)
+    assert exact <= image(library, x) <= 1.2 * exact
+
+
+@pytest.mark.parametrize("precision", ["high", "medium"])
+def test_products_of_few_digits_lose_no_length(precision):
+    rng = np.random.default_rng(0)
+    x = (rng.random((3, 64, 1)) * rng.random((3, 1, 64))).astype(np.float32)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        assert np.linalg.norm(x.astype(float), 2, axis=(1, 2)).max() <= image("torch", x)
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (4, 2, 0, 1, 3), (1, 3, 0, 2, 4), (2, 0, 4, 3, 1)])
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5, 6), (1, 1, 4, 1, 6), (40, 30, 3, 3, 20)])
+def test_matrices_over_several_axes_in_any_order(library, order, shape):
+    """The first two axes are places, the next two rows, the last one columns."""
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    rows, columns = (tuple(order.index(axis) for axis in axes) for axes in ((2, 3), (4,)))
+    matrices = x.reshape(-1, shape[2] * shape[3], shape[4]).astype(float)
+    exact = np.linalg.norm(matrices, 2, axis=(1, 2)).max()
+    most = 1.02 * exact * min(matrices.shape[1:]) ** 0.125
+    assert exact <= image(library, np.ascontiguousarray(x.transpose(order)), rows, columns) <= most
+    one = np.linalg.norm(matrices[0], 2)
+    assert one <= image(library, x[0, 0], (0, 1), (2,)) <= 1.02 * one * min(matrices.shape[1:]) ** 0.125
+
+
+@pytest.mark.parametrize("shape", [(4, 16, 200, 16), (1, 2048, 1, 512), (1, 64, 500, 64)])
+def test_a_look_at_matrices_takes_little_memory(shape):
+    """None like the operator itself, whose summed index stands before others."""
+    x = torch.zeros(shape)
+    x[0, 0, 0, 0] = 1
+    assert peak_bytes_torch(lambda: [torch.tensor(torch_image(x, (1,), (3,)))]) <= max(
+        1.1 * x.nbytes / shape[2], 6 * 4 * (1 << 16)
+    )
+    assert 1 <= torch_image(x, (1,), (3,)) <= 1.02
 
 
 @pytest.mark.parametrize("library", ["numpy", "torch"])

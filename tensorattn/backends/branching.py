@@ -70,10 +70,8 @@ def _number(writer: Writer, bound: Limiting) -> str:
         case Norm(source=source, over=over):
             return f"longest({writer.read(source).source}, {writer.dims(source.axes, over)})"
         case Stretch(source=source, rows=rows, columns=columns):
-            read = writer.read(source)
-            groups = [[i for i in source.axes if i not in (*rows, *columns)], rows, columns]
-            matrices = writer.reshaped(read, [i for group in groups for i in group], groups)
-            return f"longest_image({matrices})"
+            dims = [writer.dims(source.axes, group) for group in (rows, columns)]
+            return f"longest_image({writer.read(source).source}, {', '.join(dims)})"
         case Joint():
             return _joint(writer, bound)
         case Ceiling(kind=kind, of=of):

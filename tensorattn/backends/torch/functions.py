@@ -128,25 +128,35 @@ def longest_pair(a: torch.Tensor, b: torch.Tensor, rows: int) -> float:
     return 1.001 * math.sqrt(max((a[:, n : n + step] @ b).amax().item() for n in range(0, a.shape[1], step)))
 
 
-def longest_image(x: torch.Tensor) -> float:
-    """At least the greatest factor by which matrices, one at each place of the first dimension, lengthen a vector.
+IMAGES = 1 << 16  # entries of matrices that are looked at together, and of the largest for which that is worth it
 
-    (Σ σ⁸)^⅛ of their singular values σ, a Schatten norm, in three products; NaN or infinite where an entry is.
+
+def longest_image(x: torch.Tensor, rows: tuple[int, ...], columns: tuple[int, ...]) -> float:
+    """At least the greatest factor by which matrices, one at each place along the other axes, lengthen a vector.
+
+    (Σ σ⁸)^⅛ of their singular values σ, a Schatten norm, in three products; of large ones (Σ σ²)^½. NaN or infinite
+    where an entry is.
     """
+    lengths = [math.prod(x.shape[dim] for dim in dims) for dims in (rows, columns)]
     if not x.numel():
         return 0.0
     least, greatest = torch.aminmax(x)
     most = torch.maximum(-least, greatest).item()
     if not 0 < most < math.inf:
         return most
-    x = x if x.shape[1] >= x.shape[2] else x.mT
-    found, step = 0.0, max(PAIRS // (x.shape[1] * x.shape[2]), 1)
+    digits = 1.01 + max(lengths) * torch.finfo(x.dtype).eps  # of products of few digits, and of long sums
+    if math.prod(lengths) > IMAGES:
+        return digits * longest(x, tuple(sorted((*rows, *columns))))
+    others = sorted({*range(x.ndim)} - {*rows, *columns}, key=lambda dim: -x.shape[dim])
+    x = x.permute(*others, *rows, *columns) if others else x.permute(*rows, *columns)[None]
+    step, found = max(IMAGES // math.prod(x.shape[1:]), 1), []
     for n in range(0, x.shape[0], step):
-        part = x[n : n + step] / most  # no power of these overflows, and none of the greatest underflows
+        part = x[n : n + step].reshape(-1, *lengths) / most  # no power overflows, and none of the greatest underflows
+        part = part if lengths[0] >= lengths[1] else part.mT
         square = part.mT @ part
         square = square @ square
-        found = max(found, torch.sum(square * square, dim=(1, 2)).amax().item())
-    return float(1.001 * most * found**0.125)
+        found.append(torch.sum(square * square, dim=(1, 2)).amax())
+    return digits * most * float(torch.stack(found).amax()) ** 0.125
 
 
 def integer_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
