@@ -29,10 +29,12 @@ RELATIONS = """W^<mu nu rho> = q^mu_i k^nu_i r^rho_i
 a^<mu rho>_m = W^<mu bar(nu) rho> t^nu_m
 b^<mu nu>_m = W^<mu nu bar(rho)> u^rho_m
 y^mu_l = a^<mu rho>_m b^<mu nu>_m w^<nu rho>_l"""
+SHARED = "W^<b h mu nu> = q^<b mu>_i k^<h nu>_i\ny^<b h mu>_n = W^<b h mu bar(nu)> v^<h nu>_n"
 FORMULAS = {
     OPERATOR: dict(h=2, mu=7, nu=5, rho=6, i=2, j=3, l=2, n=2),
     RELATIONS: dict(mu=5, nu=7, rho=3, i=2, m=2, l=3),
     BIASED: dict(b=5, h=2, mu=3, nu=7, i=2, n=3),
+    SHARED: dict(b=5, h=2, mu=3, nu=3, i=3, n=1),  # Σ_b Σ_mu, with h and nu on either side of mu
 }
 pytestmark = pytest.mark.filterwarnings("ignore::tensorattn.NotationWarning")
 
@@ -84,14 +86,20 @@ def test_places_of_an_axis_are_multiplied_one_by_one(library, spelt, length, add
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
 
-SUMS = ["a b c, a c d -> b d", "a b c, c a d -> b d", "b a c, a d c -> d b", "a b c e, a c e d -> b d"]
+SUMS = [
+    "a b c, a c d -> b d",
+    "a b c, c a d -> b d",
+    "b a c, a d c -> d b",
+    "a b c e, a c e d -> b d",
+    "a f c b, a c d -> f b d",
+]
 
 
 @BOTH
 @pytest.mark.parametrize("spelt", SUMS)
 @pytest.mark.parametrize("length", [0, 1, 3])
 def test_a_sum_is_made_place_by_place_onto_a_state(library, spelt, length):
-    lengths = dict(a=length, b=5, c=2, d=7, e=3)
+    lengths = dict(a=length, b=5, c=2, d=7, e=3, f=2)
     (first, second), out = spelt.split(" -> ")[0].split(", "), spelt.split(" -> ")[1]
     rng = np.random.default_rng(0)
     spellings = [first, second, out]
