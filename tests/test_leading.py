@@ -15,7 +15,7 @@ from tensorattn import units
 from tensorattn.backends.numpy import functions as numpy_functions
 from tensorattn.backends.torch import tiles
 from tensorattn.ir import Index
-from tensorattn.kernel import Apply, Contract, IfFinite, Slice, Stream
+from tensorattn.kernel import Apply, Contract, IfFinite, Slice, Stream, Weigh
 from tensorattn.lowering import hoisting, orienting, streaming
 from tensorattn.lowering.buffers import places
 from tensorattn.lowering.products import product, product_of
@@ -29,10 +29,17 @@ RELATIONS = """W^<mu nu rho> = q^mu_i k^nu_i r^rho_i
 a^<mu rho>_m = W^<mu bar(nu) rho> t^nu_m
 b^<mu nu>_m = W^<mu nu bar(rho)> u^rho_m
 y^mu_l = a^<mu rho>_m b^<mu nu>_m w^<nu rho>_l"""
+SHARED = "W^<b h mu nu> = q^<b mu>_i k^<h nu>_i\ny^<b h mu>_n = W^<b h mu bar(nu)> v^<h nu>_n"
+GIVEN = """W^<h mu nu rho> = q^<h mu>_i k^<h nu>_i r^rho_i
+a^<mu h rho>_m = W^<h mu bar(nu) rho> t^<h nu>_m
+b^<mu h nu>_m = W^<h mu nu bar(rho)> u^<h rho>_m
+y^<h mu>_l = a^<mu h rho>_m b^<mu h nu>_m w^<h nu rho>_l"""
 FORMULAS = {
     OPERATOR: dict(h=2, mu=7, nu=5, rho=6, i=2, j=3, l=2, n=2),
     RELATIONS: dict(mu=5, nu=7, rho=3, i=2, m=2, l=3),
     BIASED: dict(b=5, h=2, mu=3, nu=7, i=2, n=3),
+    GIVEN: dict(h=1, mu=7, nu=7, rho=2, i=1, m=2, l=1),  # its loops cut scores that are made before
+    SHARED: dict(b=5, h=2, mu=3, nu=3, i=3, n=1),  # Σ_b Σ_mu, with h and nu on either side of mu
 }
 pytestmark = pytest.mark.filterwarnings("ignore::tensorattn.NotationWarning")
 
@@ -84,14 +91,20 @@ def test_places_of_an_axis_are_multiplied_one_by_one(library, spelt, length, add
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
 
-SUMS = ["a b c, a c d -> b d", "a b c, c a d -> b d", "b a c, a d c -> d b", "a b c e, a c e d -> b d"]
+SUMS = [
+    "a b c, a c d -> b d",
+    "a b c, c a d -> b d",
+    "b a c, a d c -> d b",
+    "a b c e, a c e d -> b d",
+    "a f c b, a c d -> f b d",
+]
 
 
 @BOTH
 @pytest.mark.parametrize("spelt", SUMS)
 @pytest.mark.parametrize("length", [0, 1, 3])
 def test_a_sum_is_made_place_by_place_onto_a_state(library, spelt, length):
-    lengths = dict(a=length, b=5, c=2, d=7, e=3)
+    lengths = dict(a=length, b=5, c=2, d=7, e=3, f=2)
     (first, second), out = spelt.split(" -> ")[0].split(", "), spelt.split(" -> ")[1]
     rng = np.random.default_rng(0)
     spellings = [first, second, out]
@@ -132,12 +145,44 @@ def test_products_are_added_up(library, into, places):
         np.testing.assert_array_equal(np.asarray(state), total)
 
 
+@BOTH
+@pytest.mark.parametrize("floor", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("order", ["c a b", "b a c", "a b c"])
+def test_weights_lie_as_their_register_says(library, floor, masked, order):
+    """The score, the mask, the maxima and the sums each in an order of their own."""
+    rng = np.random.default_rng(0)
+    score, least, mask = rng.normal(size=(3, 5, 2)), rng.normal(size=(2, 3)), rng.random((5, 2, 3)) < 0.7
+    given_ = {"s": ("a b c", "float64"), "f": ("c a", "float64"), "p": ("b c a", "bool")}
+    out, greatest, total = register("w", order), register("m", "a c"), register("l", "c a")
+    where = register("p", "b c a", "bool") if masked else None
+    kept = register("f", "c a") if floor else None
+    step = Weigh(out, greatest, total, axes("b"), register("s", "a b c"), where, "e", kept)
+    results = (out, greatest, total)
+    found = call(library, kernel(given_, (step,), results), score, least, mask)
+    admitted = np.where(mask.transpose(2, 0, 1), score, -np.inf) if masked else score
+    most = np.maximum(admitted.max(1), least.T if floor else -np.inf)
+    weights = np.exp(admitted - most[:, None])
+    wanted = (np.einsum("abc->" + order.replace(" ", ""), weights), most, weights.sum(1).T)
+    for ours, theirs in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
+
+
 # Loops ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", FORMULAS)
 def test_whatever_leads_all_derivatives_are_the_same(eager, text):
     check(text, given(text, FORMULAS[text]))
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("text", FORMULAS)
+def test_whatever_leads_values_are_the_same_without_gradients(eager, text, library):
+    x = given(text, FORMULAS[text])
+    expected = ta.compile(text, plan="dense")(x)
+    found = ta.compile(text, plan="streamed")({n: a.numpy() for n, a in x.items()} if library == "numpy" else x)
+    torch.testing.assert_close(torch.as_tensor(found), expected, rtol=0, atol=1e-11)
 
 
 @hypothesis.given(examples())

@@ -247,7 +247,7 @@ def _normalised(writer: Writer, weights: Normalised) -> None:
 
 
 def _weigh(writer: Writer, weigh: Weigh) -> None:
-    score = writer.read(weigh.score, weigh.out.dtype)
+    score = writer.arranged(writer.read(weigh.score, weigh.out.dtype), weigh.out.axes)
     parts = [score.source, writer.dims(score.axes, weigh.indices), *_where(writer, weigh.where, score.axes)]
     parts += [f"exp={writer.words.exp2}"] if weigh.base == "2" else []
     free = tuple(index for index in score.axes if index not in weigh.indices)
@@ -257,6 +257,9 @@ def _weigh(writer: Writer, weigh: Weigh) -> None:
     made = [writer.join(register) for register in (weigh.out, weigh.greatest, weigh.total)]
     writer.owners.update({name: name for name in made})
     writer.line(f"{', '.join(made)} = weigh({', '.join(parts)})")
+    for register in (weigh.greatest, weigh.total):
+        if register.axes != free:
+            writer.assign(register, Text(writer.name(register), free))
 
 
 def _powers(writer: Writer, powers: Powers) -> None:

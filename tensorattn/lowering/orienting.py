@@ -78,9 +78,8 @@ class _Loop:
         for step in body:
             if isinstance(step, Contract):
                 total += self._copies(step)
-            elif isinstance(step, Apply):
-                read = [r for r in step.arguments if isinstance(r, Register)]
-                total += sum(self._entries(r.axes) for r in read if not _is_ordered(r.axes, step.out.axes))
+            elif isinstance(step, (Apply, Weigh)):
+                total += sum(self._entries(r.axes) for r in reads(step) if not _is_ordered(r.axes, step.out.axes))
         return total
 
     def _copies(self, step: Contract) -> int:

@@ -46,7 +46,7 @@ def product(a: Axes, b: Axes, out: Axes, along: Index | None = None) -> Product:
     """
     apart = (along,) if along is not None and along not in out else ()
     a, b = (tuple(index for index in axes if index not in apart) for axes in (a, b))
-    repeated = {along} if along in out else {repeating(a, b, out), repeating(b, a, out)}
+    repeated = {repeating(a, b, out), repeating(b, a, out)} if along is None else {along}
     batch = tuple(index for index in out if (index in a and index in b) or index in repeated)
     left = tuple(index for index in a if index in out and index not in (*b, *batch))
     right = tuple(index for index in b if index in out and index not in (*a, *batch))
