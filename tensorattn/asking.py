@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import index
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -66,9 +67,13 @@ def _check_name(plan: Any) -> None:
 
 def check_memory(memory: Any) -> int | None:
     """The argument `memory`. Raises: BudgetError."""
-    if memory is not None and (not isinstance(memory, int) or isinstance(memory, bool) or memory < 0):
+    try:
+        number = None if memory is None else -1 if isinstance(memory, bool) else index(memory)
+    except TypeError:
+        number = -1
+    if number is not None and number < 0:
         raise BudgetError("E-BUDGET", f"memory={memory!r} is no number of bytes", hint="memory=2**30 is one gibibyte")
-    return memory
+    return number
 
 
 def fixed_kinds(program: Program, plan: Asking) -> Mapping[str, str]:

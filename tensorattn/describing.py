@@ -176,7 +176,11 @@ class Described:
         return case, request
 
     def _given(self, sizes: Mapping[str, int] | None, named: Mapping[str, int]) -> dict[str, int]:
-        given = {**(sizes or {}), **named}
+        given = given_sizes("sizes", sizes)
+        if twice := next((name for name in named if given.get(name, named[name]) != named[name]), None):
+            what = f"the size of {twice} is given twice: {given[twice]} and {named[twice]}"
+            raise ShapeError("E-EXTENT", what, hint="give it in the mapping or by name")
+        given |= named
         names = index_names(self.used)
         tables = {f"{t.name}.{axis}" for t in self.used.tensors for axis in range(len(t.slots))}
         for name in given:
@@ -185,7 +189,7 @@ class Described:
                     "E-UNDEF",
                     f"the formula has no index `{name}`",
                     facts=[f"its indices: {', '.join(names)}"],
-                    hint=suggest(name, names),
+                    hint=suggest(name, names) or "remove it",
                 )
         return {**self._sizes, **given_sizes("sizes", given)}
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tensorattn.errors import NotationError
-from tensorattn.scanning import RESERVED, WORD, reserved_name
+from tensorattn.scanning import BINDERS, RESERVED, WORD, no_axis, reserved_name
 from tensorattn.source import Source, Span
 
 if TYPE_CHECKING:
@@ -44,11 +44,28 @@ def syntax_error(source: Source, error: Any) -> NotationError:
         at = offset if offset is not None and token is None else len(source.text.rstrip())
         span, shown, kind = Span(at, at + 1), source.text[at : at + 1], "$END" if token is not None else "CHARACTER"
     before = source.text[: span.start].rstrip(" \t")
+    if (known := _in_a_wrong_place(source, span, kind, before)) is not None:
+        return known
     expected: set[str] = set(getattr(error, "expected", None) or getattr(error, "allowed", None) or ())
     what, hint = _explain(shown, kind, before, expected)
     is_name = shown in RESERVED and kind not in ("AND", "OR", "NOT") and "LPAR" not in expected
     code = "E-RESERVED" if is_name else "E-SYNTAX"
     return NotationError(code, what, source=source, spans=[span], hint=hint)
+
+
+def _in_a_wrong_place(source: Source, span: Span, kind: str, before: str) -> NotationError | None:
+    """What has a code of its own: `...` where a name stands, a binder without one, a reserved word that is defined."""
+    if kind == "ELLIPSIS":
+        hint = "it stands before all slots of a tensor; to sum or normalise over batch axes give them names"
+        what = "`...` cannot stand here: it is never barred, summed, split or merged"
+        return NotationError("E-BATCH", what, source=source, spans=[span], hint=hint)
+    binder = re.search(rf"({WORD})[ \t]*\[\s*$", before)
+    if kind == "RBRACKET" and binder and binder.group(1) in BINDERS:
+        return no_axis(source, Span(*binder.span(1)), binder.group(1))
+    defined = re.search(rf"(?:^|[;\n])[ \t]*(leaky_relu|{WORD})$", before)
+    if kind == "EQUALS" and defined and defined.group(1) in RESERVED:
+        return reserved_name(source, Span(*defined.span(1)), defined.group(1))
+    return None
 
 
 def _explain(shown: str, kind: str, before: str, expected: set[str]) -> tuple[str, str]:
@@ -81,6 +98,8 @@ def _explain(shown: str, kind: str, before: str, expected: set[str]) -> tuple[st
     if before[-1:] == "=" and shown in ("<", ">"):
         return f"`={shown}` is no comparison", f"write {shown}="
     hint = "products are written with a space or `*`, indices as x^<…>_<…>, binders as softmax[j](…)"
+    if shown == "|" or re.search(rf"\|[ \t]*({WORD})?$", before):
+        hint = "`|i|` is the size of an index; the absolute value is abs(x), a norm sqrt(x_<i d> x_<i d>)"
     return f"`{shown}` cannot stand here", hint
 
 

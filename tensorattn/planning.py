@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import prod
 
 from tensorattn.comparisons import comparison
-from tensorattn.ir import Constant, Expr, Index, Map, Normalise, Product, Reduce, Tensor, inner_first, walk
+from tensorattn.ir import Add, Constant, Expr, Index, Map, Normalise, Product, Reduce, Tensor, inner_first, walk
 from tensorattn.ordering import EXP_WEIGHT, MEMORY_WEIGHT, Network, Path, reading_order, search
 from tensorattn.plan import SLACK, Contraction, Divisor, Order, Plan, Rival, Step
 from tensorattn.predicates import admitted, bringing, brings
@@ -132,13 +132,16 @@ def written_out(program: Program, outputs: tuple[str, ...]) -> frozenset[str]:
     Those of exponentials, and of sums of them, without which fewer exponentials are left.
     """
     placed: frozenset[str] = frozenset()
-    for statement in program.statements:
-        if isinstance(statement.body, Map) and statement.body.function == "exp" and statement.name not in outputs:
-            name = statement.name
-            sums = {s.name for s in program.statements if s.name not in outputs and _is_sum_of(s.body, name)}
-            tried = (placed | {name}, placed | {name} | sums)
-            left = [_exponentials(program, outputs, names) for names in (placed, *tried)]
-            placed = next((t for t, count in zip(tried, left[1:], strict=True) if count < left[0]), placed)
+    for statement in (s for s in program.statements if s.name not in outputs):
+        name = statement.name
+        tried = [placed | {name}]
+        if isinstance(statement.body, Map) and statement.body.function == "exp":
+            sums = {s.name for s in program.statements if s.name not in outputs and _sums(s.body, name)}
+            tried.append(placed | {name} | sums)
+        elif not _sums(statement.body):
+            continue
+        left = [_exponentials(program, outputs, names) for names in (placed, *tried)]
+        placed = next((t for t, count in zip(tried, left[1:], strict=True) if count < left[0]), placed)
     return placed
 
 
@@ -149,16 +152,23 @@ def _exponentials(program: Program, outputs: tuple[str, ...], placed: frozenset[
     return sum(isinstance(node, Map) and node.function == "exp" for node in nodes)
 
 
-def _is_sum_of(node: Expr, name: str) -> bool:
+def _sums(node: Expr, name: str | None = None) -> bool:
+    """Whether it is a sum of exponentials, or of the tensor of this name, perhaps with other terms."""
     match node:
-        case Product(factors=(Tensor(name=found),)) | Reduce(kind="sum", where=None, body=Tensor(name=found)):
-            return found == name
+        case Add(terms=terms):
+            return any(_sums(term, name) for term in terms)
+        case Product(factors=(entry,)) | Reduce(kind="sum", body=entry):
+            if name is None:
+                return isinstance(entry, Map) and entry.function == "exp"
+            return isinstance(entry, Tensor) and entry.name == name
     return False
 
 
 def lookups(program: Program) -> frozenset[str]:
     """The definitions that only read a table at positions that data give."""
-    return frozenset(s.name for s in program.statements if isinstance(s.body, Tensor) and looks_up(Program((s,))))
+    return frozenset(
+        s.name for s in program.statements if s.axes and isinstance(s.body, Tensor) and looks_up(Program((s,)))
+    )
 
 
 def _contracted(program: Program, outputs: tuple[str, ...]) -> list[str]:
@@ -168,7 +178,7 @@ def _contracted(program: Program, outputs: tuple[str, ...]) -> list[str]:
     for statement in program.statements:
         body = statement.body
         plain = isinstance(body, Product) and body.summed and not any(isinstance(n, Normalise) for n in walk(body))
-        if plain and uses[statement.name] > 1 and statement.name not in outputs:
+        if plain and statement.axes and uses[statement.name] > 1 and statement.name not in outputs:
             found.append(statement.name)
     return found[:MOST_PLACED]
 

@@ -54,7 +54,7 @@ class Program:
         found = next((s for s in self.statements if s.name == name), None)
         if found is None:
             facts = [f"its statements: {', '.join(self.defined)}"]
-            hint = suggest(name, self.defined)
+            hint = suggest(name, self.defined) or "name a statement, which stands left of a `=`"
             raise BindingError("E-UNDEF", f"the program has no statement `{name}`", facts=facts, hint=hint)
         return found
 

@@ -24,6 +24,13 @@ MOST_CONDITIONS = 500  # comparisons and logical words in one text
 MOST_AXES = 60  # array libraries stop at 64
 MOST_DIGITS = 15
 
+OTHER_NAMES = {
+    "ln": "log(…)", "log2": "log(…) / log(2)", "log10": "log(…) / log(10)", "log1p": "log(1 + …)",
+    "expm1": "exp(…) - 1", "exp2": "2**(…)", "pow": "a**b", "power": "a**b", "square": "a**2", "rsqrt": "1 / sqrt(…)",
+    "tan": "sin(…) / cos(…)", "swish": "silu(…)", "logistic": "sigmoid(…)", "logsumexp": "lse[j](…)",
+}  # fmt: skip
+BETWEEN_TWO = {"max": "maximum(a, b)", "min": "minimum(a, b)"}  # what the reduction of that name is not
+
 WORD = r"[A-Za-z][A-Za-z0-9]*'*"
 _TOKEN = re.compile(
     rf"(?P<comment>#[^\n]*)|(?P<open>[\^_]<|[(\[])|(?P<script>[\^_](?P<space>[ \t\r\n]*)(?P<index>{WORD}|[0-9]+|.|$))"
@@ -200,21 +207,19 @@ def _word(source: Source, match: re.Match[str], in_slots: bool) -> Iterator[Nota
         elif used_as_name:
             yield reserved_name(source, span, word)
         elif word in BINDERS and follows == "(" and not in_slots:
-            hint = f"name the indices it runs over: {word}[j](…)"
-            yield _error(source, span, "E-AXIS", f"`{word}` names no axis", hint)
+            yield no_axis(source, span, word)
     elif follows == "(" and not in_slots:
         before = _token_before(source.text, match.start())
         if before not in ("^", "_"):
             hint = f"{word} * (…) for a product; functions are: {', '.join(FUNCTIONS)}"
+            if meant := OTHER_NAMES.get(word.lower()) or next((w for w in RESERVED if w == word.lower()), None):
+                hint = f"{meant} if that is meant; {hint}"
             yield _error(source, span, "E-CALL", f"`{word} (` reads like a call, but `{word}` is not a function", hint)
     elif follows == "[" and word not in BINDERS:
-        yield _error(
-            source,
-            span,
-            "E-CALL",
-            f"`{word}[` reads like a binder, but `{word}` is none",
-            f"binders are: {', '.join(BINDERS)}",
-        )
+        what, hint = f"`{word}[` reads like a binder, but `{word}` is none", f"binders are: {', '.join(BINDERS)}"
+        if not re.match(r"\s*\[[^\]]*\][ \t]*\(", rest):
+            hint = f"the indices of a tensor are written {word}_<i j>; {hint}"
+        yield _error(source, span, "E-CALL", what, hint)
 
 
 def _argument(source: Source, start: int) -> Iterator[NotationError]:
@@ -241,6 +246,15 @@ def reserved_name(source: Source, span: Span, word: str) -> NotationError:
     return _error(
         source, span, "E-RESERVED", f"`{word}` is a reserved word and names neither a tensor nor an index", hint
     )
+
+
+def no_axis(source: Source, span: Span, word: str) -> NotationError:
+    """The complaint about a binder that names no index."""
+    form = "cat[a = m + j](x_m, z_j)" if word == "cat" else f"{word}[j](…)"
+    hint = f"name the indices it runs over: {form}"
+    if word in BETWEEN_TWO:
+        hint += f"; of two numbers it is {BETWEEN_TWO[word]}"
+    return _error(source, span, "E-AXIS", f"`{word}` names no axis", hint)
 
 
 def _foreign(source: Source, span: Span, character: str) -> NotationError:

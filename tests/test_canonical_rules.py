@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import tensorattn as ta
 from tensorattn.planning import written_out
@@ -30,6 +31,14 @@ SOFTMAXES = (
     "y_m = exp(s_<m j>) x_j / (sum[l](exp(s_<m l>)) + exp(z_m))",
     "y_m = exp(s_<m j>) x_j / (0.25 + sum[l](exp(s_<m l>)))",
     "y_m = l1norm[j : j <= m](exp(s_<m j>)) x_j",
+    "Z_m = sum[l](exp(s_<m l>))\ny_m = (exp(s_<m j>) x_j / Z_m) * (exp(s_<m j>) z_j / Z_m)",
+    "Z = sum[l m](exp(s_<m l>))\ny_m = exp(s_<m j>) x_j / Z + exp(s_<m j>) z_j / Z",
+    "E_<m j> = exp(s_<m j>)\nZ_m = 1 + sum[l](E_<m l>)\ny_m = E_<m j> x_j / Z_m + E_<m j> z_j / Z_m",
+    "y_m = sum[j : j <= m](exp(s_<m j>) x_j) / sum[l : l <= m](exp(s_<m l>))",
+    "y_m = -2 * sum[j : j <= m](exp(s_<m j>) x_j / (1 + sum[l : l <= m](exp(s_<m l>))))",
+    "y_m = sum[j : j <= m](exp(s_<m j>) x_j / sum[l](exp(s_<m l>)))",
+    "y_m = sum[j k : k <= m](exp(s_<m k>) B_<k j>) / sum[l : l <= m](exp(s_<m l>))",
+    "E_<m j> = exp(s_<m j>)\nN_m = sum[j : j <= m](E_<m j> x_j)\nZ_m = sum[l : l <= m](E_<m l>)\ny_m = N_m / Z_m",
 )
 OTHERS = (
     "y_i = sum[j](A_<i j> sum[k](B_<j k> v_k))",
@@ -43,6 +52,10 @@ STAYS = (
     "E_<m j> = exp(s_<m j>)\nZ_m = sum[l](E_<m l>)\ny_m = E_<m j> x_j / Z_m + E_<m j> z_j",  # E itself is asked for
     "y_m = exp(s_<m j>) x_j / (z_m + sum[l](exp(s_<m l>)))",  # z may be 0 or less
     "y_m = exp(s_<m j>) x_j / (sum[l](exp(s_<m l>)) - 1)",
+    "y_m = sum[j : j <= m](exp(s_<m j>) x_j) / sum[l : l >= m](exp(s_<m l>))",
+    "y_m = sum[j : j <= m](exp(s_<m j>) x_j) / sum[l](exp(s_<m l>) c_l)",
+    "y_m = exp(s_<m j>) x_j / sum[l : l <= m](exp(s_<m l>))",
+    "y_m = sum[j : c_<m j>](exp(s_<m j>) x_j) / sum[l : c_<l m>](exp(s_<m l>))",
 )
 
 
@@ -88,6 +101,44 @@ def test_scores_may_be_large(text: str) -> None:
     arrays = programs.inputs(program, sizes, np.random.default_rng(0))
     large = {n: a * (1000 if n in ("s", "q") else 1) for n, a in arrays.items()}
     assert np.isfinite(ta.compile(text)(large)).all()
+
+
+@pytest.mark.parametrize("text", SOFTMAXES)
+@pytest.mark.parametrize("shift", [0.0, 900.0])
+def test_gradients_are_those_of_the_weights(text: str, shift: float) -> None:
+    """As a quotient they would be ∞ / ∞."""
+    program = ta.parse(text)
+    names = [name for name in program.inputs if name != "c"]
+    sizes = dict.fromkeys(program.indices, 3)
+    arrays = programs.inputs(program, sizes, np.random.default_rng(0))
+    arrays |= {"s": arrays["s"] + shift} if "s" in arrays else {}
+    tensors = {name: torch.tensor(a, requires_grad=True) for name, a in arrays.items()}
+    ta.compile(program)(tensors).sum().backward()
+    gradient = ta.grad(program, names)
+    seed = next(name for name in gradient.inputs if name not in arrays)
+    outputs = gradient.defined[-len(names) :]
+    given = {**arrays, seed: np.ones([3] * len(program.statements[-1].axes))}
+    found = ta.compile(gradient, outputs=outputs)({name: a for name, a in given.items() if name in gradient.inputs})
+    for name, output in zip(names, outputs, strict=True):
+        assert tensors[name].grad is not None
+        np.testing.assert_allclose(found[output], tensors[name].grad, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "y_m = sum[j : c_<m j>](exp(s_<m j>) x_j) / sum[l : c_<m l>](exp(s_<m l>))",
+        "y_m = sum[j : c_<m j>](exp(s_<m j>) x_j / sum[l : c_<m l>](exp(s_<m l>)))",
+    ],
+)
+def test_a_row_written_out_that_admits_nothing_is_zero(text: str) -> None:
+    rng = np.random.default_rng(0)
+    admitted = np.array([[True, True, False], [False, False, False]])
+    s, x = rng.normal(size=(2, 3)), np.array([1.0, 2.0, np.nan])
+    weights = np.exp(s[0, :2]) / np.exp(s[0, :2]).sum()
+    for plan in ("auto", "dense"):
+        found = ta.compile(text, plan=plan)(s=s, x=x, c=admitted)
+        np.testing.assert_allclose(found, [weights @ x[:2], 0])
 
 
 @pytest.mark.parametrize("text", STAYS)

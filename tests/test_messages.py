@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import pytest
+import torch
 
 import tensorattn as ta
 from tests import goldens
@@ -44,6 +46,13 @@ TEXTS = {
     "where with one argument": "y_i = where(x_i)",
     "a normaliser without indices": "y_i = softmax(A_<i j>) x_j",
     "a normaliser without a body": "y_i = softmax[j] A_<i j> x_j",
+    "a normaliser without an index": "y_i = softmax[](A_<i j>) x_j",
+    "a union without its parts": "y_i = cat(a_i, b_i)",
+    "the larger of two by a reduction": "y_i = max(x_i, 0)",
+    "a function under another name": "y_i = ln(x_i)",
+    "a function in capitals": "y_i = ReLU(x_i)",
+    "indices in square brackets": "y_i = x[i]",
+    "bars around a tensor": "y_i = |x_i|",
     "an unknown binder": "y_i = argmax[j](A_<i j>)",
     "a bracket left open": "y_i = (a_i + b_i",
     "a group left open": "y_i = a_<i + b_i",
@@ -60,9 +69,13 @@ TEXTS = {
     "commas in a group with arithmetic": "A_<h i j> = R_<h i-j+3> ones_j",
     "a reserved word as a tensor": "y_i = sum_<i j> x_j",
     "a reserved word as an index": "y_<max> = x_<max>",
+    "a reserved word that is defined": "max = x_i x_i",
     "a reserved word as a value": "y = bar",
     "a statement without a left side": "a_i = b_i\na_i c_i",
     "batch axes in the wrong place": "y_<... i> = A_<i ...>",
+    "batch axes that are summed": "y = sum[...](x_<...>)",
+    "batch axes that are barred": "y^mu = W^<mu bar(...)> x_<...>",
+    "batch axes that are split": "y_<... i> = x_<(... i)>",
     "batch axes on the right only": "y_i = A_<... i>",
     "a literal too large": "y_i = 12345678901234567890 x_i",
     "a float too large": "y_i = 1e999 x_i",
@@ -191,3 +204,48 @@ def test_what_is_large_is_read() -> None:
 def test_a_text_that_is_none() -> None:
     assert refusal(ta.parse, 3).startswith("E-SYNTAX: a formula is a text, not int")
     assert refusal(ta.parse, None).startswith("E-SYNTAX: a formula is a text, not NoneType")
+
+
+MIX = "y^mu_n = W^<mu bar(nu)> v^nu_n"
+MIXED = ta.compile(MIX)
+ARGUMENTS = {  # wrong arguments: what is called, the code
+    "an output": (lambda: ta.compile(MIX, outputs="z"), "E-UNDEF"),
+    "an output of a gradient": (lambda: ta.grad(MIX, "v", output="z"), "E-UNDEF"),
+    "the memory": (lambda: ta.compile(MIX, memory="16M"), "E-BUDGET"),
+    "a fraction of a byte": (lambda: ta.compile(MIX, memory=0.5), "E-BUDGET"),
+    "a truth as memory": (lambda: ta.compile(MIX, memory=True), "E-BUDGET"),
+    "a size that is no mapping": (lambda: MIXED.cost(3), "E-EXTENT"),
+    "a size of no index": (lambda: MIXED.explain(batch=3), "E-UNDEF"),
+    "a size below zero": (lambda: MIXED.cost({"mu": -1}), "E-EXTENT"),
+    "a size given twice": (lambda: MIXED.cost({"mu": 3}, mu=4), "E-EXTENT"),
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_a_wrong_argument_has_a_repair(name: str) -> None:
+    call, code = ARGUMENTS[name]
+    with pytest.raises(ta.TensorattnError) as caught:
+        call()
+    assert caught.value.code == code
+    assert caught.value.hint
+
+
+def test_memory_is_any_integer() -> None:
+    given = {"W": np.zeros((2, 3)), "v": np.ones((3, 2))}
+    np.testing.assert_array_equal(ta.compile(MIX, memory=np.int64(10**6))(given), np.ones((2, 2)))
+
+
+def test_one_size_may_be_said_twice() -> None:
+    assert MIXED.cost({"mu": 3, "nu": 4, "n": 2}, mu=3) == MIXED.cost(mu=3, nu=4, n=2)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_a_place_that_does_not_take_the_result_has_a_repair(backend: str) -> None:
+    def array(*shape: int, dtype: str = "float64") -> object:
+        made = np.ones(shape, dtype)
+        return torch.from_numpy(made) if backend == "torch" else made
+
+    for place in (array(3, 2), array(2, 2, dtype="float32"), [1.0]):
+        with pytest.raises(ta.TensorattnError) as caught:
+            MIXED(W=array(2, 3), v=array(3, 2), out=place)
+        assert caught.value.hint

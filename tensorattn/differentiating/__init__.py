@@ -9,6 +9,7 @@ from tensorattn.differentiating.closing import like, tied
 from tensorattn.differentiating.collecting import Collected, axes_of, guards_of, over, total
 from tensorattn.differentiating.contexts import Context
 from tensorattn.differentiating.pulling import Pull
+from tensorattn.differentiating.recognising import with_weights
 from tensorattn.differentiating.refusing import check_inputs, check_outputs
 from tensorattn.differentiating.statements import Book, read
 from tensorattn.ir import Number, Split, Statement, Tensor, rebuild, walk
@@ -36,6 +37,7 @@ def grad(program: str | Program, wrt: str | Sequence[str], output: str | Sequenc
     program = as_program(program)
     outputs = check_outputs(program, output)
     names = check_inputs(program, wrt)
+    program = with_weights(program, outputs)
     return _Tape(prune(program, outputs), program, names, outputs).program()
 
 

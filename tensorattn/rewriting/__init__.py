@@ -38,11 +38,15 @@ class Rule:
     masked: bool = False  # whether `apply` also takes the definitions that bring a predicate or weights
 
 
-CANONICAL = (
+WEIGHTS = (
     Rule("merge sums", merge_sums, "one product is one choice of contraction order; nested ones hide orders"),
-    Rule("eliminate deltas", eliminate_deltas, "a Kronecker delta renames an index and is never built"),
     Rule("exp ratio", recognise_ratio, "exp(s) / Σ exp(s) overflows where the softmax does not"),
     Rule("l1norm of exp", recognise_l1norm, "the same, written as a normaliser"),
+)
+CANONICAL = (
+    WEIGHTS[0],
+    Rule("eliminate deltas", eliminate_deltas, "a Kronecker delta renames an index and is never built"),
+    *WEIGHTS[1:],
     Rule("log of a sum", recognise_log, "the logarithm of a sum of exponentials underflows where log-sum-exp does not"),
 )
 LINEAR = (

@@ -41,8 +41,8 @@ def _with_origin(node: Expr, name: str) -> Expr:
 def fuse(program: Program, outputs: tuple[str, ...], placed: frozenset[str] = frozenset()) -> Program:
     """The program with every definition that is read once, whole and through distinct plain slots, in its place.
 
-    `placed`: definitions that are put in place wherever they are read so. One without indices stays: it scales what it
-    stands in, and as a factor among others it would be multiplied with an array of its own.
+    `placed`: definitions that are put in place wherever they are read so. Another one without indices stays: it scales
+    what it stands in, and as a factor among others it would be multiplied with an array of its own.
     """
     uses = Counter(tensor.name for tensor in program.tensors)
     ready: dict[str, Statement] = {}
@@ -51,7 +51,7 @@ def fuse(program: Program, outputs: tuple[str, ...], placed: frozenset[str] = fr
         statement = replace(statement, body=_Placing(ready, _highest(statement)).placed(statement.body))
         kept.append(statement)
         once = uses[statement.name] == 1 or statement.name in placed
-        plain = statement.axes and all(len(axis) == 1 for axis in statement.axes)
+        plain = (statement.axes or statement.name in placed) and all(len(axis) == 1 for axis in statement.axes)
         if once and plain and statement.name not in outputs:
             ready[statement.name] = statement
     used = {node.name for s in kept for node in walk(s.body) if isinstance(node, Tensor)}

@@ -124,13 +124,19 @@ def store(out: object, value: Any) -> None:
     import numpy as np
 
     if not isinstance(out, np.ndarray):
-        raise BackendError("E-BACKEND", f"`out` is a {type(out).__name__}, the result a NumPy array")
+        raise BackendError(
+            "E-BACKEND", f"`out` is a {type(out).__name__}, the result a NumPy array", hint="give one like the result"
+        )
     if out.shape != value.shape:
-        raise ShapeError("E-EXTENT", f"`out` has shape {out.shape}, the result {value.shape}")
+        raise ShapeError(
+            "E-EXTENT", f"`out` has shape {out.shape}, the result {value.shape}", hint="give one of that shape"
+        )
     if out.dtype != value.dtype:
-        raise DTypeError("E-DTYPE", f"`out` has dtype {out.dtype}, the result {value.dtype}")
+        raise DTypeError(
+            "E-DTYPE", f"`out` has dtype {out.dtype}, the result {value.dtype}", hint="give one of that dtype"
+        )
     if not out.flags.writeable:
-        raise BackendError("E-BACKEND", "`out` is read-only")
+        raise BackendError("E-BACKEND", "`out` is read-only", hint="give one that can be written")
     np.copyto(out, value)
 
 

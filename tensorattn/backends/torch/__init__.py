@@ -136,15 +136,27 @@ def store(out: object, value: Any) -> None:
     import torch
 
     if not isinstance(out, torch.Tensor):
-        raise BackendError("E-BACKEND", f"`out` is a {type(out).__name__}, the result a tensor")
+        raise BackendError(
+            "E-BACKEND", f"`out` is a {type(out).__name__}, the result a tensor", hint="give one like the result"
+        )
     if out.shape != value.shape:
-        raise ShapeError("E-EXTENT", f"`out` has shape {tuple(out.shape)}, the result {tuple(value.shape)}")
+        raise ShapeError(
+            "E-EXTENT",
+            f"`out` has shape {tuple(out.shape)}, the result {tuple(value.shape)}",
+            hint="give one of that shape",
+        )
     if out.dtype != value.dtype:
-        raise DTypeError("E-DTYPE", f"`out` has dtype {out.dtype}, the result {value.dtype}")
+        raise DTypeError(
+            "E-DTYPE", f"`out` has dtype {out.dtype}, the result {value.dtype}", hint="give one of that dtype"
+        )
     if out.device != value.device:
-        raise BackendError("E-BACKEND", f"`out` is on {out.device}, the result on {value.device}")
+        raise BackendError(
+            "E-BACKEND", f"`out` is on {out.device}, the result on {value.device}", hint="give one there"
+        )
     if any(step == 0 and size > 1 for step, size in zip(out.stride(), out.shape, strict=True)):
-        raise BackendError("E-BACKEND", "`out` is an expanded tensor: several of its entries are one number")
+        raise BackendError(
+            "E-BACKEND", "`out` is an expanded tensor: several of its entries are one number", hint="out.clone()"
+        )
     if out.is_leaf and out.requires_grad and torch.is_grad_enabled():
         raise BackendError("E-BACKEND", "`out` is a leaf that takes gradients", hint="write under torch.no_grad()")
     out.copy_(value)
