@@ -67,11 +67,10 @@ def flashed(body: Iterable[Instruction], sizes: Mapping[str, int] | None) -> Ite
         match made:
             case Stream(body=inner):
                 yield replace(made, body=tuple(flashed(inner, sizes)))
-            case Attend(out=out, lse=lse):
+            case Attend(out=out):
                 e = Emitter(f"f{number}{out.name} ")
                 fused(e, made, sizes)
                 yield from e.body
-                if lse is not None:
-                    yield Fill(lse, 0)
+                yield from (Fill(part, 0) for part in (made.greatest, made.total) if part is not None)
             case _:
                 yield made

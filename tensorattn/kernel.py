@@ -259,8 +259,9 @@ class Attend:
     `query` has axes among `batch rows bond`, `key` among `batch group bond`, `value` among `batch group values`, `bias`
     and `where` among `batch rows group`: all of them but for `batch`, and for `bias` and `where`. `scale`: what is
     multiplied, and what divides; the divisor is 0 only where the bond is empty. `causal`: admitted is what has a
-    position along `group` up to that along `rows` (one index each). `lse`: log Σ exp of the admitted scores, −∞ where
-    there are none; `out` is 0 there. `out.axes == (*batch, *rows, *values)`, `lse.axes == (*batch, *rows)`.
+    position along `group` up to that along `rows` (one index each); a row without any is 0. `greatest` and `total`:
+    what is needed to merge rows, a number near the largest admitted score (−∞ where there is none), and Σ e of e =
+    exp(score − greatest); `out` is then Σ e · value. `out.axes == (*batch, *rows, *values)`, theirs `(*batch, *rows)`.
     """
 
     out: Register
@@ -276,7 +277,8 @@ class Attend:
     values: tuple[Index, ...]
     scale: tuple[tuple[Literal, ...], tuple[Literal, ...]] = ((), ())
     causal: bool = False
-    lse: Register | None = None
+    greatest: Register | None = None
+    total: Register | None = None
 
 
 @dataclass(frozen=True, slots=True)

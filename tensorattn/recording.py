@@ -15,7 +15,7 @@ from tensorattn.adjoining.emitting import Emitter
 from tensorattn.adjoining.rules import Terms, terms
 from tensorattn.cost import OF_VALUES
 from tensorattn.flash import fused
-from tensorattn.kernel import Apply, Attend, Contract, Instruction, Kernel, Load, LogSumExp, Normalised, Powers
+from tensorattn.kernel import Apply, Attend, Contract, Fill, Instruction, Kernel, Load, LogSumExp, Normalised, Powers
 from tensorattn.lowering.liveness import reads
 from tensorattn.lowering.looping import RefusalError
 from tensorattn.parts import Literal, Operand, Register
@@ -52,7 +52,7 @@ def _written(e: Emitter, made: Instruction, live: frozenset[str], sizes: Mapping
             x.name in live
         ):
             _function(e, made, x)
-        case Attend(bias=bias, lse=lse) if lse is not None or (bias is not None and bias.name in live):
+        case Attend(bias=bias, total=total) if total is not None or (bias is not None and bias.name in live):
             _plain(e, made)
         case Attend():
             fused(e, made, sizes)
@@ -158,8 +158,9 @@ def _plain(e: Emitter, made: Attend) -> None:
     weights = e.register(score.axes, dtype)
     _softmax(e, Normalised(weights, "softmax", made.group, score, where))
     e.emit(Contract(made.out, weights, made.value))
-    if made.lse is not None:
-        _log_sum_exp(e, LogSumExp(made.lse, score, where))
+    if made.greatest is not None and made.total is not None:
+        e.emit(Fill(made.greatest, 0))
+        _log_sum_exp(e, LogSumExp(made.total, score, where))
 
 
 def _admitted(e: Emitter, made: Attend) -> Register | None:

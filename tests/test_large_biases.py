@@ -9,7 +9,6 @@ import torch
 import tensorattn as ta
 from tensorattn.backends.torch import functions
 from tensorattn.backends.torch.functions import are_fine
-from tensorattn.backends.torch.operator import COARSE
 from tensorattn.units import exactly, key_of, stepped, unit
 
 pytestmark = pytest.mark.filterwarnings("ignore::tensorattn.NotationWarning")
@@ -206,12 +205,12 @@ def test_what_a_captured_graph_runs_on_is_not_looked_at(captured: bool, monkeypa
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captured)
     monkeypatch.setattr(functions, "type", lambda x: torch.Tensor, raising=False)
     near, far = torch.zeros(3), torch.zeros(3).as_subclass(Elsewhere)
-    assert [are_fine([x], COARSE) for x in (near, far)] == [True, not captured]
+    assert [are_fine([x]) for x in (near, far)] == [True, not captured]
     assert [functions.all_finite(x) for x in (near, far)] == [True, not captured]
     assert [functions.holds(x.sum() == 0) for x in (near, far)] == [True, not captured]
 
 
 def test_only_large_numbers_are_coarse() -> None:
-    found = {x: are_fine([torch.zeros(3), torch.full((2,), x)], COARSE) for x in (0.0, 1e3, -1e9, -np.inf, np.inf)}
+    found = {x: are_fine([torch.zeros(3), torch.full((2,), x)]) for x in (0.0, 1e3, -1e9, -np.inf, np.inf)}
     assert found == {0.0: True, 1e3: True, -1e9: False, -np.inf: True, np.inf: True}
-    assert are_fine([], COARSE)
+    assert are_fine([])

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from tensorattn.backends.writing import Writer, atom
 from tensorattn.ir import Index
 from tensorattn.kernel import Attend
+from tensorattn.lowering.liveness import makes
 from tensorattn.parts import Literal, Register
 
 Axes = tuple[Index, ...]
 
 
 def attend(writer: Writer, instruction: Attend) -> None:
-    """Write `out = attend(query, key, value, …)`, or `out, lse = …`."""
-    i, out = instruction, instruction.out
+    """Write `out = attend(query, key, value, …)`, or `out, greatest, total = …`."""
+    i = instruction
     parts = [
         _operand(writer, i.query, i.batch, (i.rows, i.bond)),
         _operand(writer, i.key, i.batch, (i.group, i.bond)),
@@ -25,12 +26,12 @@ def attend(writer: Writer, instruction: Attend) -> None:
         if mask is not None:
             parts.append(f"{word}={_operand(writer, mask, i.batch, (i.rows, i.group), broadcast=True)}")
     parts += ["causal=True"] if i.causal else []
-    parts += ["lse=True"] if i.lse is not None else []
-    made = [out] if i.lse is None else [out, i.lse]
+    parts += ["parts=True"] if i.total is not None else []
+    made = makes(i)
     names = [writer.join(register) for register in made]
     writer.owners.update({name: name for name in names})
     writer.line(f"{', '.join(names)} = attend({', '.join(parts)})")
-    for name, register, groups in zip(names, made, ((i.rows, i.values), (i.rows,)), strict=False):
+    for name, register, groups in zip(names, made, ((i.rows, i.values), (i.rows,), (i.rows,)), strict=False):
         if any(len(group) != 1 for group in groups):
             writer.line(f"{name} = {name}.reshape({writer.shape(register.axes)})")
 

@@ -1,8 +1,8 @@
 """Kernel → kernel: a softmax that is attention in all but its number of indices is handed to a kernel made for that.
 
 The barred group becomes one key axis (`lowering/attention.py` says when). Where the keys and values have to be built
-and are large, they are built in chunks along one barred index: the attention of a chunk gives o and L = log Σ exp, and
-(L, 1, o) is an element of the monoid (m, l, o) that a streamed softmax carries, so that any chunks merge exactly.
+and are large, they are built in chunks along one barred index: the attention of a chunk gives an element of the monoid
+(m, l, o) that a streamed softmax carries, so that any chunks merge exactly.
 Below a predicate the operands are tested for finiteness first; where one is not finite, the dense instructions run.
 """
 
@@ -36,7 +36,7 @@ from tensorattn.lowering.merging import EXP, Maker, merge, quotients
 from tensorattn.lowering.multilinear import Factor, Product, Reader, Scale, Term, plain_side
 from tensorattn.lowering.sides import Sides
 from tensorattn.lowering.views import is_view, viewed
-from tensorattn.parts import Carry, Literal, Register, TileRule
+from tensorattn.parts import Carry, Register, TileRule
 from tensorattn.peaks import BOND
 from tensorattn.sizes import Size
 
@@ -275,20 +275,14 @@ class _Flat:
         """One call for all keys."""
         f, make = self.found, self.make
         sink = dict(self.weights.options).get("sink")
-        lse = None if sink is None else make("m", (*f.batch, *f.rows))
-        attend = replace(self.attend, lse=lse)
-        steps = copier.outside((*self.sides.steps, attend))
-        if lse is not None:
-            steps += self._total(lse, "l")
-            total = steps[-1].out  # type: ignore[union-attr]
-            done = make("d", attend.out.axes)
-            steps += quotients(make, [done], (lse, total, [attend.out]), sink, "e").steps
+        if sink is None:
+            steps = copier.outside((*self.sides.steps, self.attend))
+        else:
+            greatest, total = (make(n, (*f.batch, *f.rows)) for n in "ml")
+            attend = replace(self.attend, greatest=greatest, total=total)
+            steps = copier.outside((*self.sides.steps, attend))
+            steps += quotients(make, [make("d", attend.out.axes)], (greatest, total, [attend.out]), sink, "e").steps
         return steps + self._result(steps[-1].out, copier)  # type: ignore[union-attr]
-
-    def _total(self, lse: Register, word: str) -> list[Instruction]:
-        """The sum that belongs to the maximum L: 1, or 0 where nothing is admitted."""
-        some, total = self.make(f"some{word}", lse.axes, "bool"), self.make(word, lse.axes)
-        return [Apply(some, "not_equal", (lse, Literal(-inf))), Cast(total, some)]
 
     def _result(self, out: Register, copier: Copier) -> list[Instruction]:
         """What scales the sum, the axes of the result, and what follows on the plain side of a branch."""
@@ -306,9 +300,9 @@ class _Flat:
         free = (*f.batch, *f.rows)
         part, state = make("ot", self.attend.out.axes), make("o", self.attend.out.axes)
         greatest, total = (make("m", free), make("mt", free)), (make("l", free), make("lt", free))
-        attend = replace(self.attend, out=part, lse=greatest[1])
+        attend = replace(self.attend, out=part, greatest=greatest[1], total=total[1])
         inside = copier.loop((*self.sides.steps, attend), axis, {*free, *f.group} - {axis})
-        body = without_dead((*inside, *self._total(greatest[1], "lt")), (part, greatest[1], total[1]))
+        body = without_dead(tuple(inside), (part, greatest[1], total[1]))
         merging, merged = merge(make, greatest, [total, (state, part)], EXP["e"], floored=False)
         carry = (Carry(greatest[0], -inf, greatest[1]), Carry(total[0], 0, total[1]), Carry(state, 0, part))
         stream = Stream(axis, Size.of(axis.name), self._tile(axis), body, carry, tuple(merging), tuple(merged))

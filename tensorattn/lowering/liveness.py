@@ -43,7 +43,7 @@ def outside_reads(body: tuple[Instruction, ...]) -> set[Register]:
     return found
 
 
-MADE = ("out", "greatest", "total", "lse", "outs")  # the fields of instructions that name what they make
+MADE = ("out", "greatest", "total", "outs")  # the fields of instructions that name what they make
 
 
 def makes(instruction: Instruction | Record) -> tuple[Register, ...]:

@@ -111,8 +111,7 @@ def _with_sink(
     far, fd = make("fs", sink.axes if isinstance(sink, Register) else (), "bool"), make("fd", axes)
     exp, steps = EXP[base], []
     if base == "2":
-        axes_of_sink = sink.axes if isinstance(sink, Register) else ()
-        steps.append(Apply(make("sink", axes_of_sink), "multiply", (sink, Literal(LOG2_E))))
+        steps.append(_in_twos(make, sink))
         sink = steps[-1].out
     steps += [
         Apply(high, "maximum", (greatest, sink)),
@@ -128,6 +127,13 @@ def _with_sink(
         Apply(joined, "add", (scaled, more)),
     ]
     return steps + [Apply(make(f"os{n}", union(s.axes, axes)), "multiply", (s, keep)) for n, s in enumerate(sums)]
+
+
+def _in_twos(make: Maker, sink: Operand) -> Apply:
+    """The sink in units of ln 2; data may be as large as numbers are, and stays finite."""
+    if isinstance(sink, Register):
+        return Apply(make("sink", sink.axes), "in_twos", (sink,))
+    return Apply(make("sink", ()), "multiply", (sink, Literal(LOG2_E)))
 
 
 def union(first: Iterable[Index], second: Iterable[Index]) -> tuple[Index, ...]:

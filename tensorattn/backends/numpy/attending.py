@@ -19,19 +19,19 @@ def attend(
     bias: np.ndarray | None = None,
     where: np.ndarray | None = None,
     causal: bool = False,
-    lse: bool = False,
-) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-    """softmax(scale · q·k + bias) · v over the admitted keys; with `lse` also log Σ exp of the admitted scores.
+    parts: bool = False,
+) -> np.ndarray | tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """softmax(scale · q·k + bias) · v over the admitted keys; with `parts` Σ e·v, m and Σ e of e = exp(score − m).
 
     q (batch…, L, E), k (batch…, S, E), v (batch…, S, V), `bias` and `where` (batch…, L, S); batch dimensions of size 1,
-    and L and S of `bias` and `where`, are broadcast. A row with nothing admitted is 0, its log-sum-exp −∞.
+    and L and S of `bias` and `where`, are broadcast. A row with nothing admitted is 0, its m −∞.
     """
     if isinstance(scale, tuple):  # the divisor is 0 only where E is 0, and every score with it
         scale = scale[0] / scale[1] if scale[1] else 1.0
     operands = [q, k, v, *(x for x in (bias, where) if x is not None)]
     batch, rows = np.broadcast_shapes(*(x.shape[:-2] for x in operands)), q.shape[-2]
     out = np.zeros((*batch, rows, v.shape[-1]), v.dtype)
-    total = np.empty((*batch, rows), v.dtype)
+    greatest, total = np.full((*batch, rows), -np.inf, q.dtype), np.zeros((*batch, rows), q.dtype)
     whole = math.prod(batch) * rows * LEAST_KEYS <= MOST_SCORES  # all of the batch in one product, or one by one
     count = max(MOST_SCORES // max((math.prod(batch) if whole else 1) * rows, 1), LEAST_KEYS)
     factor = q.dtype.type(scale)
@@ -42,8 +42,11 @@ def attend(
         if not whole:
             query = query * factor
             masks = [None if x is None else np.broadcast_to(x, (*batch, *x.shape[-2:]))[at] for x in masks]
-        total[at] = _attend(query, key, value, *masks, count=count, causal=causal, out=out[at])
-    return (out, total) if lse else out
+        _attend(query, key, value, *masks, count=count, causal=causal, state=(out[at], greatest[at], total[at]))
+    if parts:
+        return out, greatest, total
+    out /= np.where(total == 0, 1, total)[..., None]
+    return out
 
 
 def _attend(
@@ -55,11 +58,10 @@ def _attend(
     *,
     count: int,
     causal: bool,
-    out: np.ndarray,
-) -> np.ndarray:
-    """Adds the attention of matrices, or of stacks of them, to zeros, `count` keys at a time; log Σ exp."""
-    greatest = np.full(q.shape[:-1], -np.inf, q.dtype)
-    total = np.zeros_like(greatest)
+    state: tuple[np.ndarray, np.ndarray, np.ndarray],
+) -> None:
+    """Adds the attention of matrices, or of stacks of them, to the state of no keys, `count` keys at a time."""
+    out, greatest, total = state
     for start in range(0, k.shape[-2], count):
         stop = min(start + count, k.shape[-2])
         first = min(start, q.shape[-2]) if causal else 0  # the rows before it admit none of these keys
@@ -80,8 +82,6 @@ def _attend(
         out[..., first:, :] += score @ v[..., start:stop, :]
         greatest[..., first:] = high
         del score  # before the next one is made
-    out /= np.where(total == 0, 1, total)[..., None]
-    return np.log(total) + np.where(total == 0, 0, greatest)
 
 
 def _cut(mask: np.ndarray, first: int, start: int, stop: int) -> np.ndarray:

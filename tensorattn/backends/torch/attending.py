@@ -2,8 +2,10 @@
 
 `attend(q, k, v, scale)` with q (batch…, L, E), k (batch…, S, E), v (batch…, S, V); `bias` (added) and `where` (what is
 admitted) are (batch…, L, S). Batch dimensions of size 1, and L and S of `bias` and `where`, are broadcast. A row with
-nothing admitted is 0, its log-sum-exp −∞. What is not finite gives what plain torch gives: the fused kernel's answer is
-looked at, and where it is not finite it is not used, for its exp need not keep NaN.
+nothing admitted is 0. With `parts` nothing is divided: the results are Σ e·v, m and Σ e of e = exp(score − m), m (−∞
+where nothing is admitted) near the largest score. What is not finite gives what plain torch gives: the fused kernel's
+answer is looked at, and where it is not finite it is not used, for its exp need not keep NaN. Nor is it where gradients
+or parts would be made from a log Σ exp that is so large that it has no digit for the number of keys.
 """
 
 import math
@@ -13,10 +15,19 @@ from typing import Any, NamedTuple
 import torch
 
 from tensorattn.backends.limits import MOST_SCORES
-from tensorattn.backends.torch.functions import in_forward_mode, is_followed, log_sum_exp
+from tensorattn.backends.torch.functions import (
+    COARSE,
+    are_fine,
+    excluded_as,
+    in_forward_mode,
+    is_followed,
+    longest,
+    may_look,
+)
 from tensorattn.backends.torch.weights import softmax
 
 Scale = float | tuple[float, float]
+Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class Asked(NamedTuple):
@@ -29,12 +40,16 @@ class Asked(NamedTuple):
     bias: torch.Tensor | None
     where: torch.Tensor | None
     causal: bool
-    lse: bool
+    parts: bool
 
     @property
     def operands(self) -> list[torch.Tensor]:
         """What a gradient may be wanted of."""
         return [x for x in (self.q, self.k, self.v, self.bias) if x is not None]
+
+    @property
+    def recorded(self) -> bool:
+        return torch.is_grad_enabled() and any(x.requires_grad for x in self.operands)
 
     @property
     def batch(self) -> torch.Size:
@@ -50,17 +65,17 @@ def attend(
     bias: torch.Tensor | None = None,
     where: torch.Tensor | None = None,
     causal: bool = False,
-    lse: bool = False,
-) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """softmax(scale · q·k + bias) · v over the admitted keys; with `lse` also log Σ exp of the admitted scores."""
+    parts: bool = False,
+) -> torch.Tensor | Parts:
+    """softmax(scale · q·k + bias) · v over the admitted keys, or its parts."""
     if isinstance(scale, tuple):  # the divisor is 0 only where E is 0, and every score with it
         scale = scale[0] / scale[1] if scale[1] else 1.0
-    asked, found = Asked(q, k, v, scale, bias, where, causal, lse), None
+    asked, found = Asked(q, k, v, scale, bias, where, causal, parts), None
     if _is_fusible(asked):
         found = (_on_cpu if q.device.type == "cpu" else _on_device)(asked)
     if found is None:
         found = _in_blocks(asked)
-    return found if lse else found[0]
+    return found if parts else found[0]
 
 
 def _is_fusible(asked: Asked) -> bool:
@@ -75,19 +90,19 @@ def _is_fusible(asked: Asked) -> bool:
         return False
     if not torch.is_grad_enabled():
         return True
-    return not any(x.requires_grad for x in (operands if asked.lse else operands[3:]))  # no gradient of bias and of L
+    return not any(x.requires_grad for x in (operands if asked.parts else operands[3:]))  # no gradient of bias and of L
 
 
 # Fused on the CPU -------------------------------------------------------------------------------------------------
 
 
-def _on_cpu(asked: Asked) -> tuple[torch.Tensor, torch.Tensor] | None:
+def _on_cpu(asked: Asked) -> Parts | None:
     """torch's flash kernel; None where its answer is not to be trusted."""
     batch, causal, scale = asked.batch, asked.causal, asked.scale
     rows, width = asked.q.shape[-2], asked.v.shape[-1]
     q, k, v = _of_one_width(asked.q, asked.k, asked.v)  # before anything is broadcast
     q, k, v, mask = _four_dimensional(batch, q, k, v, _mask(q, asked.bias, asked.where))
-    recorded = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+    recorded = asked.recorded
     out, total = (Flash.apply if recorded else _flash)(q, k, v, mask, causal, scale)
     if not (total.amax() < math.inf and math.isfinite(out.detach().sum())):
         return None
@@ -98,9 +113,12 @@ def _on_cpu(asked: Asked) -> tuple[torch.Tensor, torch.Tensor] | None:
         if (doubtful if dead is None else doubtful & ~dead).any():
             return None
         total = total if dead is None else total.masked_fill(dead, -math.inf)
+    if (recorded or asked.parts) and not are_fine([total]):
+        return None
     if width < out.shape[-1]:
         out = out[..., :width] if recorded else out[..., :width].clone()  # no result is kept with zeros that fill it up
-    return out.reshape(*batch, rows, width), total.reshape(*batch, rows)
+    total = total.reshape(*batch, rows)
+    return out.reshape(*batch, rows, width), total, (total != -math.inf).to(total.dtype)
 
 
 def _mask(q: torch.Tensor, bias: torch.Tensor | None, where: torch.Tensor | None) -> torch.Tensor | None:
@@ -146,7 +164,7 @@ class Flash(torch.autograd.Function):
         if torch.is_grad_enabled():
             again = [x if x.requires_grad else x.detach().requires_grad_() for x in (q, k, v)]
             keys, mask = _without_dead(again[1], mask)
-            asked = Asked(again[0], keys, again[2], scale=scale, bias=mask, where=None, causal=causal, lse=False)
+            asked = Asked(again[0], keys, again[2], scale=scale, bias=mask, where=None, causal=causal, parts=False)
             plain = _plain(asked)[0]
             grads = torch.autograd.grad(plain, again, grad, create_graph=True)
         else:
@@ -219,10 +237,10 @@ def _fits(x: torch.Tensor, batch: torch.Size, cut: int) -> bool:
 # Fused elsewhere --------------------------------------------------------------------------------------------------
 
 
-def _on_device(asked: Asked) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """torch chooses the kernel; nothing is looked at, so that the device never waits. None where L is asked for."""
-    q, k, v, scale, bias, where, causal, lse = asked
-    if lse:
+def _on_device(asked: Asked) -> Parts | None:
+    """torch chooses the kernel; the device waits only where gradients are recorded. None where parts are asked for."""
+    q, k, v, scale, bias, where, causal, parts = asked
+    if parts or (asked.recorded and _is_coarse(asked)):
         return None
     if causal and (bias is not None or where is not None):
         below = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
@@ -235,15 +253,34 @@ def _on_device(asked: Asked) -> tuple[torch.Tensor, torch.Tensor] | None:
     out = out.reshape(*batch, *out.shape[-2:])
     if mask is not None:
         out = out.masked_fill((mask == -math.inf).all(-1, keepdim=True), 0)
-    return out, out
+    return out, out, out
+
+
+@torch.no_grad()
+def _is_coarse(asked: Asked) -> bool:
+    """Whether gradients made from the log Σ exp would be wrong: by a bound, else by the scores.
+
+    While a graph of CUDA is captured nobody can tell, and the kernel runs.
+    """
+    q, k, bias = asked.q, asked.k, asked.bias
+    if not may_look(q):
+        return False
+    bound = abs(asked.scale) * longest(q, (q.dim() - 1,)) * longest(k, (k.dim() - 1,)) + math.log(k.shape[-2])
+    if bias is not None:
+        rows = bias.amax(-1)
+        bound += rows.masked_fill(rows == -math.inf, 0).abs().amax().item()
+    if bound < COARSE / torch.finfo(q.dtype).eps:
+        return False
+    _, greatest, _ = _in_blocks(asked._replace(parts=True))
+    return not are_fine([greatest])
 
 
 # Plain ------------------------------------------------------------------------------------------------------------
 
 
-def _plain(asked: Asked, first: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def _plain(asked: Asked, first: int = 0) -> Parts:
     """The same in plain torch, with every derivative; `first`: the position of the first row."""
-    q, k, v, scale, bias, where, causal, lse = asked
+    q, k, v, scale, bias, where, causal, parts = asked
     score = (q * scale) @ k.transpose(-1, -2)
     score = score if bias is None else score + bias
     if causal:
@@ -253,21 +290,30 @@ def _plain(asked: Asked, first: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     if where is not None:
         where = where.expand(torch.broadcast_shapes(where.shape, score.shape))
         score = score.expand(where.shape)
-    out = softmax(score, (score.dim() - 1,), where) @ v
-    return out, (log_sum_exp(score, (score.dim() - 1,), where).expand(out.shape[:-1]) if lse else out)
+    if not parts:
+        out = softmax(score, (score.dim() - 1,), where) @ v
+        return out, out, out
+    live = score != -math.inf if where is None else (score != -math.inf) & where
+    some, flat = live.any(-1), excluded_as(score, (score.dim() - 1,), live)
+    near = torch.logsumexp(flat.detach(), dim=-1)  # of no keys it is −∞, where amax fails
+    near = torch.where(torch.isfinite(near), near, 0)
+    powers = torch.where(live, torch.exp(flat - near[..., None]), 0)
+    out, greatest = powers @ v, torch.where(some, near, -math.inf)
+    return out, greatest.expand(out.shape[:-1]), powers.sum(-1).expand(out.shape[:-1])
 
 
-def _in_blocks(asked: Asked) -> tuple[torch.Tensor, torch.Tensor]:
+def _in_blocks(asked: Asked) -> Parts:
     """The plain way in blocks of rows, so that it holds few scores; in one where a gradient or a trace is recorded."""
-    recorded = torch.is_grad_enabled() and any(x.requires_grad for x in asked.operands)
     q, rows = asked.q, asked.q.shape[-2]
     most = MOST_SCORES // max(math.prod(asked.batch) * asked.k.shape[-2], 1)
-    if rows <= most or recorded or torch.compiler.is_compiling():
+    if rows <= most or asked.recorded or torch.compiler.is_compiling():
         return _plain(asked)
-    parts = []
+    found = []
     for start in range(0, rows, max(most, 1)):
         stop = start + max(most, 1)
         bias, where = (x if x is None or x.shape[-2] == 1 else x[..., start:stop, :] for x in (asked.bias, asked.where))
-        parts.append(_plain(asked._replace(q=q[..., start:stop, :], bias=bias, where=where), start))
-    out = torch.cat([part[0] for part in parts], dim=-2)
-    return out, (torch.cat([part[1] for part in parts], dim=-1) if asked.lse else out)
+        found.append(_plain(asked._replace(q=q[..., start:stop, :], bias=bias, where=where), start))
+    outs, *sums = zip(*found, strict=True)
+    out = torch.cat(outs, dim=-2)
+    greatest, total = (torch.cat(x, dim=-1) for x in sums) if asked.parts else (out, out)
+    return out, greatest, total

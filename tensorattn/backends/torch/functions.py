@@ -24,24 +24,27 @@ def all_finite(*arrays: torch.Tensor) -> bool:
 
     A value may only be looked at outside tracers and transforms.
     """
-    return _may_look(*arrays) and all(math.isfinite(x.sum().item()) for x in arrays)
+    return may_look(*arrays) and all(math.isfinite(x.sum().item()) for x in arrays)
 
 
 def holds(test: torch.Tensor) -> bool:
     """Whether a truth without axes is known to hold."""
-    return _may_look(test) and bool(test.item())
+    return may_look(test) and bool(test.item())
 
 
-def are_fine(logarithms: Sequence[torch.Tensor], room: float) -> bool:
-    """Whether each log Σ exp is known to be so small that weights made from it are off by no more than `room`."""
-    if not logarithms or not _may_look(*logarithms):
+COARSE = 2.0**-10  # of a weight
+
+
+def are_fine(logarithms: Sequence[torch.Tensor]) -> bool:
+    """Whether each log Σ exp is known to be so small that weights made from it are off by no more than COARSE."""
+    if not logarithms or not may_look(*logarithms):
         return not logarithms
     sizes = [x.abs() for x in logarithms]
-    coarse = [((x > room / torch.finfo(x.dtype).eps) & (x < math.inf)).any() for x in sizes]
+    coarse = [((x > COARSE / torch.finfo(x.dtype).eps) & (x < math.inf)).any() for x in sizes]
     return not torch.stack(coarse).any().item()  # a device is waited for once
 
 
-def _may_look(*arrays: torch.Tensor) -> bool:
+def may_look(*arrays: torch.Tensor) -> bool:
     """Whether values may be looked at: not in a tracer or a transform, nor where there are none, nor while a graph of
     CUDA is captured, which runs later."""
     if is_followed() or (any(x.is_cuda for x in arrays) and torch.cuda.is_current_stream_capturing()):

@@ -26,7 +26,6 @@ from tensorattn.sizes import Size
 from tensorattn.units import exactly, length, stepped, unit
 
 Tensors = tuple[torch.Tensor, ...]
-COARSE = 2.0**-10  # of a weight
 
 
 LIBRARY = torch.library.Library("tensorattn", "FRAGMENT")
@@ -38,7 +37,7 @@ run = torch.ops.tensorattn.run.default
 def _computed(key: str, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     """The outputs of the unit of a key."""
     made = unit(key)
-    if not are_fine([tensors[n] for n in made.logarithms], COARSE):
+    if not are_fine([tensors[n] for n in made.logarithms]):
         made = unit(exactly(key))
     sizes = made.sizes([x.shape for x in tensors])
     function = made.function("torch", sizes, str(tensors[0].device))
