@@ -247,10 +247,6 @@ class Weigh:
     base: str = "e"
     floor: Register | None = None
 
-    def __post_init__(self) -> None:
-        if self.out.axes != self.score.axes:
-            raise ValueError(f"the weights {self.out.name} have to lie as their scores")
-
 
 @dataclass(frozen=True, slots=True)
 class Attend:

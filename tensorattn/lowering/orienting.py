@@ -63,7 +63,6 @@ class _Loop:
         steps = [i for i in body if isinstance(i, MOVING)]
         made = {r.name: r for i in steps for r in makes(i) if axis in r.axes and r.name not in ends}
         others = {r for i in body if not isinstance(i, MOVING) for r in (*makes(i), *reads(i))}
-        others |= {i.out for i in steps if isinstance(i, Weigh) and i.score.name not in made}  # which lie as those
         products = [i for i in steps if isinstance(i, Contract) and _product(i).inner]
         if not products or any(r.name in made for r in others):
             return body
