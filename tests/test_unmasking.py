@@ -249,3 +249,11 @@ def test_values_of_float32_far_below_others_keep_their_digits(monkeypatch):
     found = ta.compile(formula, plan="streamed")(x)
     expected = evaluate(ta.parse(formula), {n: a.astype(float) for n, a in x.items()})["y"]
     assert (np.abs(found - expected) <= 1e-4 * np.abs(x["v"]).max(0)).all()
+
+
+@pytest.mark.parametrize(("shape", "dims"), [((1, 300, 300, 4), (1, 2)), ((2, 3, 90000), (1, 2)), ((40000, 9), (0,))])
+def test_a_norm_takes_little_memory_whatever_is_summed(shape, dims):
+    x = torch.randn(shape)
+    exact = x.double().pow(2).sum(dims).max().sqrt().item()
+    assert torch_functions.longest(x, dims) == pytest.approx(exact, rel=1e-5)
+    assert peak_bytes_torch(lambda: (torch.tensor(torch_functions.longest(x, dims)),)) < 1.1 * 4 * torch_functions.PAIRS

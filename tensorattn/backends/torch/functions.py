@@ -102,15 +102,15 @@ def longest(x: torch.Tensor, dims: tuple[int, ...]) -> float:
     if not dims:
         least, most = torch.aminmax(x)
         return torch.maximum(-least, most).item() + math.sqrt(torch.finfo(x.dtype).tiny)
-    step = x.shape[0] if 0 in dims else max(PAIRS * x.shape[0] // x.numel(), 1)  # squares stay in cache
-    parts = [_longest(x[n : n + step], dims) for n in range(0, x.shape[0], step)]
-    return torch.stack(parts).amax().item() + math.sqrt(torch.finfo(x.dtype).tiny)
-
-
-def _longest(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
     if dims == tuple(range(x.dim() - len(dims), x.dim())):
-        return torch.linalg.vector_norm(x, dim=dims).amax()  # along other axes it is slow
-    return torch.sqrt(torch.sum(x * x, dim=dims)).amax()
+        return torch.linalg.vector_norm(x, dim=dims).amax().item() + math.sqrt(torch.finfo(x.dtype).tiny)
+    longest_dim = max(range(x.dim()), key=lambda dim: x.shape[dim])  # the norm along other axes is slow
+    step = max(PAIRS * x.shape[longest_dim] // x.numel(), 1)  # squares stay in cache
+    squares = x.new_zeros(())
+    for part in x.split(step, longest_dim):
+        found = torch.sum(part * part, dim=dims)
+        squares = squares + found if longest_dim in dims else torch.maximum(squares, found.amax())
+    return squares.amax().sqrt().item() + math.sqrt(torch.finfo(x.dtype).tiny)
 
 
 MANY_ROWS = 32  # for each pair, so that a look at the pairs costs little beside what is done with them
