@@ -16,6 +16,7 @@ from tensorattn.program import Program
 from tensorattn.rewriting import CANONICAL, SCATTER, Rewritten, rewrite
 from tensorattn.rewriting.axes import split_axes
 from tensorattn.rewriting.fusing import fuse
+from tensorattn.rewriting.ratios import exponent
 from tensorattn.rewriting.scatters import scatters
 from tensorattn.rewriting.scores import is_ones
 from tensorattn.rewriting.segments import by_symbol, looks_up, segments, table_sizes
@@ -135,7 +136,7 @@ def written_out(program: Program, outputs: tuple[str, ...]) -> frozenset[str]:
     for statement in (s for s in program.statements if s.name not in outputs):
         name = statement.name
         tried = [placed | {name}]
-        if isinstance(statement.body, Map) and statement.body.function == "exp":
+        if exponent(statement.body) is not None:
             sums = {s.name for s in program.statements if s.name not in outputs and _sums(s.body, name)}
             tried.append(placed | {name} | sums)
         elif not _sums(statement.body):
@@ -149,7 +150,7 @@ def _exponentials(program: Program, outputs: tuple[str, ...], placed: frozenset[
     """How many exponentials a program computes with these definitions in place."""
     found = rewrite(fuse(split_axes(program, outputs), outputs, placed), CANONICAL).program
     nodes = (node for statement in found.statements for node in walk(statement.body))
-    return sum(isinstance(node, Map) and node.function == "exp" for node in nodes)
+    return sum(exponent(node) is not None for node in nodes)
 
 
 def _sums(node: Expr, name: str | None = None) -> bool:
@@ -159,7 +160,7 @@ def _sums(node: Expr, name: str | None = None) -> bool:
             return any(_sums(term, name) for term in terms)
         case Product(factors=(entry,)) | Reduce(kind="sum", body=entry):
             if name is None:
-                return isinstance(entry, Map) and entry.function == "exp"
+                return exponent(entry) is not None
             return isinstance(entry, Tensor) and entry.name == name
     return False
 

@@ -226,7 +226,7 @@ NUMERICS = (
         lambda S, s, v: softmax(np.concatenate([S, s[:, None]], 1), 1)[:, :4] @ v,
     ),
     Value(
-        "a-quotient-of-underflown-sigmoids",  # the stable form of σ / Σσ
+        "weights-of-underflown-sigmoids",  # the stable form of σ / Σσ
         "y^mu_n = softmax[nu](-softplus(-q^mu_d k^nu_d)) v^nu_n",
         {
             "q": lambda rng: np.where(np.arange(3)[:, None] == 1, -60, rng.normal(size=(3, 4))).astype("float32"),

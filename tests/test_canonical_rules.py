@@ -31,6 +31,11 @@ SOFTMAXES = (
     "y_m = exp(s_<m j>) x_j / (sum[l](exp(s_<m l>)) + exp(z_m))",
     "y_m = exp(s_<m j>) x_j / (0.25 + sum[l](exp(s_<m l>)))",
     "y_m = l1norm[j : j <= m](exp(s_<m j>)) x_j",
+    "y_m = sigmoid(s_<m j>) x_j / sum[l](sigmoid(s_<m l>))",
+    "y_m = l1norm[j : j <= m](sigmoid(s_<m j>)) x_j",
+    "E_<m j> = sigmoid(s_<m j>)\nZ_m = sum[l](E_<m l>)\ny_m = (E_<m j> x_j / Z_m) * (E_<m j> z_j / Z_m)",
+    "y_m = l1norm[j](2**s_<m j>) x_j",
+    "y_m = exp(s_<m j>)**2 * x_j / sum[l](exp(s_<m l>)**2)",
     "Z_m = sum[l](exp(s_<m l>))\ny_m = (exp(s_<m j>) x_j / Z_m) * (exp(s_<m j>) z_j / Z_m)",
     "Z = sum[l m](exp(s_<m l>))\ny_m = exp(s_<m j>) x_j / Z + exp(s_<m j>) z_j / Z",
     "E_<m j> = exp(s_<m j>)\nZ_m = 1 + sum[l](E_<m l>)\ny_m = E_<m j> x_j / Z_m + E_<m j> z_j / Z_m",
@@ -55,6 +60,9 @@ STAYS = (
     "y_m = sum[j : j <= m](exp(s_<m j>) x_j) / sum[l : l >= m](exp(s_<m l>))",
     "y_m = sum[j : j <= m](exp(s_<m j>) x_j) / sum[l](exp(s_<m l>) c_l)",
     "y_m = exp(s_<m j>) x_j / sum[l : l <= m](exp(s_<m l>))",
+    "y_m = exp(s_<m j>) x_j / sum[l](sigmoid(s_<m l>))",
+    "y_m = l1norm[j](1**s_<m j>) x_j",
+    "y_m = l1norm[j](c_j**s_<m j>) x_j",
     "y_m = sum[j : c_<m j>](exp(s_<m j>) x_j) / sum[l : c_<l m>](exp(s_<m l>))",
 )
 
@@ -104,24 +112,43 @@ def test_scores_may_be_large(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", SOFTMAXES)
-@pytest.mark.parametrize("shift", [0.0, 900.0])
-def test_gradients_are_those_of_the_weights(text: str, shift: float) -> None:
-    """As a quotient they would be ∞ / ∞."""
+def test_gradients_are_those_of_the_weights(text: str) -> None:
+    """As a quotient they would be ∞ / ∞ or 0 / 0."""
     program = ta.parse(text)
-    names = [name for name in program.inputs if name != "c"]
-    sizes = dict.fromkeys(program.indices, 3)
-    arrays = programs.inputs(program, sizes, np.random.default_rng(0))
-    arrays |= {"s": arrays["s"] + shift} if "s" in arrays else {}
-    tensors = {name: torch.tensor(a, requires_grad=True) for name, a in arrays.items()}
-    ta.compile(program)(tensors).sum().backward()
+    names = list(program.inputs)
+    arrays = programs.inputs(program, dict.fromkeys(program.indices, 3), np.random.default_rng(0))
     gradient = ta.grad(program, names)
-    seed = next(name for name in gradient.inputs if name not in arrays)
     outputs = gradient.defined[-len(names) :]
-    given = {**arrays, seed: np.ones([3] * len(program.statements[-1].axes))}
-    found = ta.compile(gradient, outputs=outputs)({name: a for name, a in given.items() if name in gradient.inputs})
-    for name, output in zip(names, outputs, strict=True):
-        assert tensors[name].grad is not None
-        np.testing.assert_allclose(found[output], tensors[name].grad, rtol=1e-9, atol=1e-10)
+    value, symbolic = ta.compile(program), ta.compile(gradient, outputs=outputs)
+    seed = next(name for name in gradient.inputs if name not in arrays)
+    for shift in (0.0, 900.0, -900.0) if "s" in arrays else (0.0,):
+        given = arrays | ({"s": arrays["s"] + shift} if shift else {})
+        tensors = {name: torch.tensor(a, requires_grad=True) for name, a in given.items()}
+        value(tensors).sum().backward()
+        given[seed] = np.ones([3] * len(program.statements[-1].axes))
+        found = symbolic({name: given[name] for name in gradient.inputs})
+        for name, output in zip(names, outputs, strict=True):
+            assert tensors[name].grad is not None
+            np.testing.assert_allclose(found[output], tensors[name].grad, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "y_<m e> = sigmoid(q_<m d> k_<j d>) v_<j e> / sum[l](sigmoid(q_<m d> k_<l d>))",
+        "y_<m e> = l1norm[j](sigmoid(q_<m d> k_<j d>)) v_<j e>",
+    ],
+)
+@pytest.mark.parametrize("plan", ["auto", "dense", "streamed"])
+def test_sigmoids_that_all_underflow_are_equal_weights(text: str, plan: str) -> None:
+    rng = np.random.default_rng(0)
+    q, v = rng.normal(size=(3, 4)).astype(np.float32), rng.normal(size=(5, 2)).astype(np.float32)
+    q[1] = -60  # σ(−240) is 0 in float32
+    arrays = {"q": q, "k": np.ones((5, 4), np.float32), "v": v}
+    compiled = ta.compile(text, plan=plan)
+    for found in (compiled(arrays), compiled({n: torch.tensor(a) for n, a in arrays.items()}).numpy()):
+        assert np.isfinite(found).all()
+        np.testing.assert_allclose(found[1], v.mean(axis=0), atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -374,6 +374,14 @@ def test_the_command_prints_json() -> None:
     }
 
 
+@pytest.mark.parametrize("given", [("A,x",), ("A, x",), ("A", "x"), ("A,x", "x")])
+def test_the_command_takes_several_names(given: tuple[str, ...]) -> None:
+    options = [text for name in given for text in ("--wrt", name)]
+    found = CliRunner().invoke(main, ["grad", "y_i = A_<i j> x_j", *options, "--format", "json"])
+    assert found.exit_code == 0
+    assert json.loads(found.stdout)["outputs"] == ["dA", "dx"]
+
+
 def test_the_command_reports_errors() -> None:
     found = CliRunner().invoke(main, ["grad", "y_i = A_<i j> x_j", "--wrt", "z"])
     assert found.exit_code == 1

@@ -116,18 +116,32 @@ def cost(sizes: dict[str, int], form: str, **asked: Any) -> None:
 
 @main.command()
 @arguments.formula_argument
-@click.option("--wrt", multiple=True, required=True, metavar="INPUT", help="Differentiate by this input; repeatable.")
-@click.option("-o", "--output", multiple=True, metavar="NAME", help="Differentiate this statement; default: the last.")
+@click.option(
+    "--wrt",
+    multiple=True,
+    required=True,
+    metavar="INPUTS",
+    callback=arguments.read_names,
+    help="Differentiate by these inputs; repeatable.",
+)
+@click.option(
+    "-o",
+    "--output",
+    multiple=True,
+    metavar="NAMES",
+    callback=arguments.read_names,
+    help="Differentiate these statements; default: the last.",
+)
 @arguments.format_option
-def grad(formula: arguments.Given, wrt: tuple[str, ...], output: tuple[str, ...], form: str) -> None:
+def grad(formula: arguments.Given, wrt: tuple[str, ...] | None, output: tuple[str, ...] | None, form: str) -> None:
     """Print the vector-Jacobian product of a formula, as a formula."""
     import tensorattn
 
     with _diagnosed(form):
         program = arguments.read_program(formula)
-        found = tensorattn.grad(program, wrt, output or None)
+        found = tensorattn.grad(program, wrt or (), output)
         report_lints(form, program)
-        names = {"inputs": list(found.inputs), "outputs": list(found.defined[-len(wrt) :])}
+        names = {"inputs": list(found.inputs), "outputs": list(found.defined[-len(wrt or ()) :])}
         report_data(form, str(found), {"program": str(found), **names})
 
 

@@ -109,8 +109,8 @@ def read_shapes(_context: click.Context, _parameter: click.Parameter, texts: Seq
     return shapes
 
 
-def read_outputs(_context: click.Context, _parameter: click.Parameter, texts: Sequence[str]) -> tuple[str, ...] | None:
-    """`-o W -o y` or `-o W,y` as `("W", "y")`; nothing given: None, the last statement."""
+def read_names(_context: click.Context, _parameter: click.Parameter, texts: Sequence[str]) -> tuple[str, ...] | None:
+    """Names: `-o W -o y` or `-o W,y` as `("W", "y")`; nothing given: None, the last statement."""
     names = [name for text in texts for name in text.replace(",", " ").split()]
     return tuple(dict.fromkeys(names)) or None
 
@@ -205,7 +205,7 @@ shapes_option: Decorator = click.option(
     help='Shape of an input, W="M N" or W=3,4. Repeatable; if one is given, all are.',
 )
 outputs_option: Decorator = click.option(
-    "-o", "--outputs", multiple=True, metavar="NAMES", callback=read_outputs, help="Results wanted; default: the last."
+    "-o", "--outputs", multiple=True, metavar="NAMES", callback=read_names, help="Results wanted; default: the last."
 )
 format_option: Decorator = click.option(
     "--format",

@@ -1,7 +1,8 @@
 """Softmax written out: `exp(s_<i j>) / sum[p](exp(s_<i p>))` and `l1norm[j](exp(s_<i j>))` become `softmax[j](s)`.
 
 With `1 +` or `exp(z_i) +` below the line it is `softmax1[j](s)` or `softmax[j; sink=z_i](s)`. Sums below one predicate,
-as in `sum[j : j <= i](exp(s_<i j>) v_j) / sum[p : p <= i](exp(s_<i p>))`, are weights below it.
+as in `sum[j : j <= i](exp(s_<i j>) v_j) / sum[p : p <= i](exp(s_<i p>))`, are weights below it. In the place of `exp`
+may stand another function that is positive by its form and underflows, as `sigmoid`: s is its logarithm.
 """
 
 from __future__ import annotations
@@ -33,10 +34,28 @@ from tensorattn.rewriting.sums import merge_sums
 _MOST_INDICES = 3  # of one joint normaliser that is looked for
 
 
+def exponent(node: Expr) -> Expr | None:
+    """The logarithm of an exponential, a sigmoid or a power of a positive number, written without it; else None."""
+    match node:
+        case Map(function="exp", arguments=(inner,)):
+            return inner
+        case Map(function="sigmoid", arguments=(inner,)):
+            return Map("negate", (Map("softplus", (Map("negate", (inner,)),)),))
+        case Map(function="power", arguments=(Number(value=base), inner)) if base > 0 and base != 1 and isfinite(base):
+            return Product((Number(log(base)), inner))
+        case Map(
+            function="power", arguments=(Map(function="exp" | "sigmoid") as base, Number(value=value) as times)
+        ) if value:
+            inner = exponent(base)
+            return None if inner is None else Product((times, inner))
+    return None
+
+
 def recognise_l1norm(node: Expr) -> Expr:
     """`l1norm[j : p](exp(s))` as `softmax[j : p](s)`."""
-    match node:
-        case Normalise(kind="l1norm", options=(), score=Map(function="exp", arguments=(score,))):
+    if isinstance(node, Normalise) and node.kind == "l1norm" and not node.options:
+        score = exponent(node.score)
+        if score is not None and score.free.issuperset(node.indices):
             return Normalise("softmax", node.indices, score, node.where, span=node.span, origin=node.origin)
     return node
 
@@ -76,7 +95,7 @@ def _weighted(factors: tuple[Expr, ...], summed: tuple[Index, ...], where: Expr 
     """The product with every exponential that one of its factors divides by its sum as weights."""
     left = list(factors)
     for below in _dividing(factors):
-        for above in [f for f in left if isinstance(f, Map) and f.function == "exp"]:
+        for above in [f for f in left if exponent(f) is not None]:
             weights = _softmax(above, below.arguments[0], where)
             if weights is not None:
                 left.remove(below)
@@ -112,7 +131,7 @@ def _below(node: Reduce, dividing: list[Map]) -> Expr | None:
     return None
 
 
-def _softmax(above: Map, total: Expr, where: Expr | None) -> Normalise | None:
+def _softmax(above: Expr, total: Expr, where: Expr | None) -> Normalise | None:
     """The weights `above / total` below a predicate; a term of the total beside the sum is a sink."""
     if not isinstance(total, Add):
         return _weights(above, total, where)
@@ -129,24 +148,21 @@ def _logarithm(node: Expr) -> Expr | None:
     match node:
         case Number(value=value) if value > 0 and isfinite(value):
             return Number(0) if value == 1 else Number(log(value))
-        case Map(function="exp", arguments=(inner,)):
-            return inner
-    return None
+    return exponent(node)
 
 
-def _weights(above: Map, total: Expr, where: Expr | None) -> Normalise | None:
+def _weights(above: Expr, total: Expr, where: Expr | None) -> Normalise | None:
     admitted: Expr | None = None
     match total:
-        case Product(factors=(Map(function="exp", arguments=(renamed,)),), summed=bound) if bound:
+        case Product(factors=(entry,), summed=bound) if bound:
             pass
         case Reduce(kind="sum", where=admitted, body=body, indices=bound):
-            inside = _alone(body)
-            if not isinstance(inside, Map) or inside.function != "exp":
-                return None
-            renamed = inside.arguments[0]
+            entry = _alone(body)
         case _:
             return None
-    score = above.arguments[0]
+    renamed, score = exponent(entry), exponent(above)
+    if renamed is None or score is None:
+        return None
     indices = tuple(index for index in reading_order(score) if index in score.free - total.free)
     if len(indices) != len(bound) or len(indices) > _MOST_INDICES or not set(bound) <= renamed.free:
         return None
