@@ -19,7 +19,8 @@ from tensorattn.kernel import Apply, Contract, IfFinite, Slice, Stream, Weigh
 from tensorattn.lowering import hoisting, orienting, streaming
 from tensorattn.lowering.buffers import places
 from tensorattn.lowering.products import product, product_of
-from tensorattn.parts import Summand
+from tensorattn.parts import Carry, Summand
+from tensorattn.sizes import Size
 from tests.kernels import BOTH, axes, call, kernel, register
 from tests.strategies import examples
 from tests.test_derivatives import SETTINGS, check
@@ -233,6 +234,35 @@ def test_what_is_large_as_a_whole_stays_in_the_loop():
     sizes = dict(b=192, h=4, mu=192, nu=192, i=32, n=32)
     loop = loop_of(adjoint(BIASED.replace("k^<b h nu>_i", "k^<b h nu>_i / sqrt(|i|)"), sizes).body)
     assert [i for i in loop.body if isinstance(i, Apply) and i.function == "divide" and len(i.out.axes) == 4]
+
+
+def test_what_depends_on_a_state_or_multiplies_across_rows_stays_in_the_loop():
+    """Beside it, what is made of a slice, or of nothing that a round changes, goes before the loop."""
+    state, part, merged = (register(n, "i") for n in ("s", "p", "t"))
+    cut, left, right = register("cut", "a"), register("left", "i a"), register("right", "i a")
+    of_state, of_slice, of_all = register("u", "i"), register("w", "a"), register("c", "i")
+    matrix = register("m", "i a")
+    body = (
+        Slice(cut, register("x", "a"), Index("a")),
+        Slice(left, register("y", "i a"), Index("a")),
+        Slice(right, register("z", "i a"), Index("a")),
+        Apply(of_state, "exp", (state,)),
+        Apply(of_slice, "exp", (cut,)),
+        Apply(of_all, "exp", (register("b", "i"),)),
+        Apply(matrix, "exp", (left,)),
+        Contract(part, matrix, right),
+        Contract(register("large", "i j a"), register("f", "i j a"), right),
+        Apply(register("d", "i"), "add", (of_state, of_all)),
+        Apply(register("e", "a"), "exp", (of_slice,)),
+    )
+    merge = (Apply(merged, "add", (state, part)),)
+    carry = Carry(state, 0, part), Carry(register("sd", "i"), 0, register("d", "i"))
+    stream = Stream(Index("a"), Size.of("a"), 2, body, carry, merge, (merged, register("d", "i")))
+    *before, loop = hoisting.hoisted((stream,), dict(a=8, i=3, j=50))
+    assert [i.out.name for i in before] == ["wall", "c", "eall"]
+    inside = {i.out.name: i for i in loop.body}
+    assert {"u", "m", "d"} <= inside.keys()
+    assert not {"w", "c"} & inside.keys(), "nothing reads slices of them any more"
 
 
 @hypothesis.given(st.integers(1, 9), st.integers(0, 4), st.integers(1, 9))
