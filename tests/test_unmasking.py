@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import tensorattn as ta
 from benchmarks.measuring import peak_bytes_torch
+from tensorattn.backends.limits import LOOK
 from tensorattn.backends.numpy.functions import longest, longest_image, longest_pair
 from tensorattn.backends.torch import functions as torch_functions
 from tensorattn.backends.torch.functions import longest_image as torch_image
@@ -252,8 +253,29 @@ def test_values_of_float32_far_below_others_keep_their_digits(monkeypatch):
 
 
 @pytest.mark.parametrize(("shape", "dims"), [((1, 300, 300, 4), (1, 2)), ((2, 3, 90000), (1, 2)), ((40000, 9), (0,))])
-def test_a_norm_takes_little_memory_whatever_is_summed(shape, dims):
+@pytest.mark.parametrize("room", [LOOK, 2000])
+def test_a_norm_takes_little_memory_whatever_is_summed(shape, dims, room):
     x = torch.randn(shape)
     exact = x.double().pow(2).sum(dims).max().sqrt().item()
-    assert torch_functions.longest(x, dims) == pytest.approx(exact, rel=1e-5)
-    assert peak_bytes_torch(lambda: (torch.tensor(torch_functions.longest(x, dims)),)) < 1.1 * 4 * torch_functions.PAIRS
+    assert torch_functions.longest(x, dims, room) == pytest.approx(exact, rel=1e-5)
+    peak = peak_bytes_torch(lambda: (torch.tensor(torch_functions.longest(x, dims, room)),))
+    assert peak < 1.1 * 4 * room + 2000
+
+
+def test_a_look_keeps_to_the_budget_of_its_plan():
+    """The values are summed over all but their last axis: their squares are made a stretch at a time."""
+    formula = "y^<h mu>_n = softmax[nu rho](k^<h mu>_i q^<h nu>_j r^<h rho>_p M_<i j p>) v^<h nu rho>_n"
+    sizes = dict(h=1, mu=100, nu=128, rho=64, i=4, j=4, p=4, n=4)
+    make = torch.Generator().manual_seed(0)
+    shapes = dict(k="h mu i", q="h nu j", r="h rho p", M="i j p", v="h nu rho n")
+    x = {n: torch.rand([sizes[a] for a in axes.split()], generator=make) for n, axes in shapes.items()}
+    budget = least_budget(formula, x)
+    compiled = ta.compile(formula, memory=budget)
+    assert ", room=" in compiled.source("torch", dtypes=dict.fromkeys(x, "float32"), **sizes)
+    assert peak_bytes_torch(lambda: (compiled(x),)) <= budget
+
+
+def least_budget(formula, x) -> int:
+    with pytest.raises(ta.BudgetError) as error:
+        ta.compile(formula, memory=1)(x)
+    return int(str(error.value).rpartition("memory=")[2])

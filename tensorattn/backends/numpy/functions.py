@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from tensorattn.backends.erf import erf
+from tensorattn.backends.limits import LOOK
 from tensorattn.errors import ShapeError
 
 
@@ -54,7 +55,7 @@ def holds(test: np.ndarray) -> bool:
     return bool(test)
 
 
-def longest(x: np.ndarray, dims: tuple[int, ...]) -> float:
+def longest(x: np.ndarray, dims: tuple[int, ...], room: int = LOOK) -> float:
     """The greatest Euclidean norm over the axes; at least that, where squares underflow. No array like x is made."""
     if not dims:
         return float(np.maximum(np.max(x, initial=0), -np.min(x, initial=0)))
@@ -68,24 +69,21 @@ MANY_ROWS = 32  # for each pair, so that a look at the pairs costs little beside
 PAIRS = 1 << 18  # looked at together
 
 
-def longest_pair(a: np.ndarray, b: np.ndarray, rows: int) -> float:
+def longest_pair(a: np.ndarray, b: np.ndarray, rows: int, room: int | None = None) -> float:
     """The greatest norm of a product of two vectors along the last axis, one of a and one of b at the same first place.
 
     Infinite where it is not worth a look, where a square may be lost, and where an entry is no finite number.
     """
-    if rows < MANY_ROWS or not (a.size and b.size):
+    if rows < MANY_ROWS or not (a.size and b.size) or (room is not None and a.size + b.size > room):
         return math.inf
     a, b = a * a, (b * b).mT
     if not (a.max() < 1e18 and b.max() < 1e18):
         return math.inf
-    step = max(PAIRS // (b.shape[0] * b.shape[2]), 1)
+    step = max((room or PAIRS) // (b.shape[0] * b.shape[2]), 1)
     return 1.001 * math.sqrt(max(float((a[:, n : n + step] @ b).max()) for n in range(0, a.shape[1], step)))
 
 
-IMAGES = 1 << 16  # entries of matrices that are looked at together, and of the largest for which that is worth it
-
-
-def longest_image(x: np.ndarray, rows: tuple[int, ...], columns: tuple[int, ...]) -> float:
+def longest_image(x: np.ndarray, rows: tuple[int, ...], columns: tuple[int, ...], room: int = LOOK) -> float:
     """At least the greatest factor by which matrices, one at each place along the other axes, lengthen a vector.
 
     (Σ σ⁸)^⅛ of their singular values σ, a Schatten norm, in three products; of large ones (Σ σ²)^½. NaN or infinite
@@ -96,11 +94,11 @@ def longest_image(x: np.ndarray, rows: tuple[int, ...], columns: tuple[int, ...]
     if not 0 < most < math.inf:
         return most
     digits = 1.01 + max(lengths) * float(np.finfo(x.dtype).eps)  # of products of few digits, and of long sums
-    if math.prod(lengths) > IMAGES:
-        return digits * longest(x, tuple(sorted((*rows, *columns))))
+    if math.prod(lengths) > room:
+        return digits * longest(x, tuple(sorted((*rows, *columns))), room)
     others = sorted({*range(x.ndim)} - {*rows, *columns}, key=lambda dim: -x.shape[dim])
     x = x.transpose(*others, *rows, *columns) if others else x.transpose(*rows, *columns)[None]
-    step, found = max(IMAGES // math.prod(x.shape[1:]), 1), []
+    step, found = max(room // math.prod(x.shape[1:]), 1), []
     for n in range(0, x.shape[0], step):
         part = x[n : n + step].reshape(-1, *lengths) / most  # no power overflows, and none of the greatest underflows
         part = part if lengths[0] >= lengths[1] else part.mT

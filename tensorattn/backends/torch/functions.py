@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
+from tensorattn.backends.limits import LOOK
 from tensorattn.errors import ShapeError
 
 
@@ -94,7 +95,7 @@ def is_near(device: torch.device | None) -> bool:
     return (device or torch.get_default_device()).type == "cpu"
 
 
-def longest(x: torch.Tensor, dims: tuple[int, ...]) -> float:
+def longest(x: torch.Tensor, dims: tuple[int, ...], room: int = LOOK) -> float:
     """The greatest Euclidean norm over the axes; at least that, where squares underflow."""
     x = x if x.is_floating_point() else x.double()
     if not x.numel():
@@ -105,7 +106,7 @@ def longest(x: torch.Tensor, dims: tuple[int, ...]) -> float:
     if dims == tuple(range(x.dim() - len(dims), x.dim())):
         return torch.linalg.vector_norm(x, dim=dims).amax().item() + math.sqrt(torch.finfo(x.dtype).tiny)
     longest_dim = max(range(x.dim()), key=lambda dim: x.shape[dim])  # the norm along other axes is slow
-    step = max(PAIRS * x.shape[longest_dim] // x.numel(), 1)  # squares stay in cache
+    step = max(room * x.shape[longest_dim] // x.numel(), 1)  # squares stay in cache
     squares = x.new_zeros(())
     for part in x.split(step, longest_dim):
         found = torch.sum(part * part, dim=dims)
@@ -117,24 +118,21 @@ MANY_ROWS = 32  # for each pair, so that a look at the pairs costs little beside
 PAIRS = 1 << 18  # looked at together
 
 
-def longest_pair(a: torch.Tensor, b: torch.Tensor, rows: int) -> float:
+def longest_pair(a: torch.Tensor, b: torch.Tensor, rows: int, room: int | None = None) -> float:
     """The greatest norm of a product of two vectors along the last axis, one of a and one of b at the same first place.
 
     Infinite where it is not worth a look, where a square may be lost, and where an entry is no finite number.
     """
-    if rows < MANY_ROWS or not (a.numel() and b.numel()):
+    if rows < MANY_ROWS or not (a.numel() and b.numel()) or (room is not None and a.numel() + b.numel() > room):
         return math.inf
     a, b = a * a, (b * b).mT
     if not (a.amax().item() < 1e18 and b.amax().item() < 1e18):
         return math.inf
-    step = max(PAIRS // (b.shape[0] * b.shape[2]), 1)
+    step = max((room or PAIRS) // (b.shape[0] * b.shape[2]), 1)
     return 1.001 * math.sqrt(max((a[:, n : n + step] @ b).amax().item() for n in range(0, a.shape[1], step)))
 
 
-IMAGES = 1 << 16  # entries of matrices that are looked at together, and of the largest for which that is worth it
-
-
-def longest_image(x: torch.Tensor, rows: tuple[int, ...], columns: tuple[int, ...]) -> float:
+def longest_image(x: torch.Tensor, rows: tuple[int, ...], columns: tuple[int, ...], room: int = LOOK) -> float:
     """At least the greatest factor by which matrices, one at each place along the other axes, lengthen a vector.
 
     (Σ σ⁸)^⅛ of their singular values σ, a Schatten norm, in three products; of large ones (Σ σ²)^½. NaN or infinite
@@ -148,11 +146,11 @@ def longest_image(x: torch.Tensor, rows: tuple[int, ...], columns: tuple[int, ..
     if not 0 < most < math.inf:
         return most
     digits = 1.01 + max(lengths) * torch.finfo(x.dtype).eps  # of products of few digits, and of long sums
-    if math.prod(lengths) > IMAGES:
-        return digits * longest(x, tuple(sorted((*rows, *columns))))
+    if math.prod(lengths) > room:
+        return digits * longest(x, tuple(sorted((*rows, *columns))), room)
     others = sorted({*range(x.ndim)} - {*rows, *columns}, key=lambda dim: -x.shape[dim])
     x = x.permute(*others, *rows, *columns) if others else x.permute(*rows, *columns)[None]
-    step, found = max(IMAGES // math.prod(x.shape[1:]), 1), []
+    step, found = max(room // math.prod(x.shape[1:]), 1), []
     for n in range(0, x.shape[0], step):
         part = x[n : n + step].reshape(-1, *lengths) / most  # no power overflows, and none of the greatest underflows
         part = part if lengths[0] >= lengths[1] else part.mT
