@@ -296,7 +296,10 @@ REFUSED = [
     ),
     (
         (SOFTMAX, "W", "z"),
-        ("E-UNDEF: the program has no statement `z`\n  its statements: y"),
+        (
+            "E-UNDEF: the program has no statement `z`\n  its statements: y\n"
+            "  help: name a statement, which stands left of a `=`"
+        ),
     ),
     (
         (SOFTMAX, ["W", "W"], None),
