@@ -52,6 +52,17 @@ def brackets_of(factors: tuple[Expr, ...], summed: tuple[Index, ...]) -> tuple[R
     return tuple(sorted({r for r in ranges.values() if r != (0, len(factors))}))
 
 
+def without_shadows(expr: Product, explicit: tuple[Index, ...]) -> Product:
+    """The product with a binder of explicit sums around those factors alone that do not bind a name of theirs."""
+    names = {i.name for i in explicit}
+    before = tuple(f for f in expr.factors if not f.free & {*explicit} and _bound(f) & names)
+    after = tuple(f for f in expr.factors if f not in before)
+    if not before or not after:
+        return expr
+    inside = tuple(i for i in expr.summed if not any(i in f.free for f in before))
+    return Product((*before, Product(after, inside)), tuple(i for i in expr.summed if i not in inside))
+
+
 def is_enclosable(factors: tuple[Expr, ...], summed: tuple[Index, ...], found: Range) -> bool:
     """Whether a bracket around these factors changes no sum: it holds all of every index that it would sum."""
     return _whole(found, factors, summed) == found

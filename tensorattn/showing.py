@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensorattn.bracketing import Range, brackets_of, count_in, is_divisor, is_enclosable, is_implicit
+from tensorattn.bracketing import Range, brackets_of, count_in, is_divisor, is_enclosable, is_implicit, without_shadows
 from tensorattn.ir import (
     COMPARISONS,
     Add,
@@ -202,6 +202,8 @@ class Printer:
     def _product(self, expr: Product, blocked: Names) -> Text:
         bars = self._bars(expr.factors, expr.summed, blocked)
         explicit = tuple(i for i in expr.summed if not is_implicit(expr, i, bars))
+        if (apart := without_shadows(expr, explicit)) != expr:
+            return self._product(apart, blocked)
         kept = tuple(i for i in expr.summed if i not in explicit)
         term = Text(self._term(expr.factors, kept, blocked), PRODUCT if len(expr.factors) > 1 else UNIT)
         if not explicit:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import tensorattn as ta
+from tensorattn.rewriting import CANONICAL, rewrite
 from tests import corpus
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -286,3 +287,19 @@ def test_spans_point_into_the_text() -> None:
         assert tensor.span is not None
         assert text[tensor.span.start : tensor.span.end].startswith(tensor.name + "_")
     assert [text[s.span.start] for s in program.statements if s.span] == ["W", "y"]
+
+
+SHADOWS = [
+    "y_j = 2 lse[n](t_<n j>) sum[n](u_<n j>)",
+    "y = u_k max[m](t_m) sum[m](v_<m k> |m|)",
+    "y_i = prod[m : m <= 2](t_m) sum[m](v_<m i>) / s",
+]
+
+
+@pytest.mark.parametrize("text", SHADOWS)
+def test_a_sum_that_was_merged_does_not_shadow_what_a_factor_binds(text: str) -> None:
+    program = ta.parse(text)
+    merged = rewrite(program, CANONICAL).program
+    again = ta.parse(str(merged))
+    assert str(again) == str(merged)
+    assert ta.equivalent(again, program)
