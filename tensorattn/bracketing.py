@@ -52,6 +52,20 @@ def brackets_of(factors: tuple[Expr, ...], summed: tuple[Index, ...]) -> tuple[R
     return tuple(sorted({r for r in ranges.values() if r != (0, len(factors))}))
 
 
+def without_early_sums(expr: Product) -> Product:
+    """The product without brackets that would sum, when read back, an index that is summed around them."""
+    factors: list[Expr] = []
+    summed = list(expr.summed)
+    for factor in expr.factors:
+        inner = factor.factors if isinstance(factor, Product) else ()
+        if isinstance(factor, Product) and any(sum(count_in(f, i.name) for f in inner) > 1 for i in factor.free):
+            factors += inner
+            summed += factor.summed
+        else:
+            factors.append(factor)
+    return expr if len(factors) == len(expr.factors) else Product(tuple(factors), tuple(summed))
+
+
 def without_shadows(expr: Product, explicit: tuple[Index, ...]) -> Product:
     """The product with a binder of explicit sums around those factors alone that do not bind a name of theirs."""
     names = {i.name for i in explicit}
