@@ -68,8 +68,10 @@ def without_early_sums(expr: Product) -> Product:
 
 def without_shadows(expr: Product, explicit: tuple[Index, ...]) -> Product:
     """The product with a binder of explicit sums around those factors alone that do not bind a name of theirs."""
-    names = {i.name for i in explicit}
-    before = tuple(f for f in expr.factors if not f.free & {*explicit} and _bound(f) & names)
+    twins = [k for n, k in enumerate(explicit) if any(k.name == i.name for i in explicit[:n])]
+    own = {i for i in explicit if i not in twins}
+    names = {i.name for i in own}
+    before = tuple(f for f in expr.factors if not f.free & own and (_bound(f) & names or f.free & {*twins}))
     after = tuple(f for f in expr.factors if f not in before)
     if not before or not after:
         return expr
@@ -140,7 +142,7 @@ def _bound(expr: Expr) -> frozenset[str]:
 
 def is_implicit(expr: Product, index: Index, barred: frozenset[int]) -> bool:
     """Whether reading the printed product sums this index there; `barred`: factors without a scope of their own."""
-    count = sum(count_in(f, index.name) for f in expr.factors)
+    count = sum(count_in(f, index.name) for f in expr.factors if index in f.free)
     if any(_reads_position(f, index) for f in expr.factors):
         return False
     return count >= 2 and not any(n not in barred and _sums_within(f, index) for n, f in enumerate(expr.factors))

@@ -295,6 +295,7 @@ SHADOWS = [
     "y_j = 2 lse[n](t_<n j>) sum[n](u_<n j>)",
     "y = u_k max[m](t_m) sum[m](v_<m k> |m|)",
     "y_i = prod[m : m <= 2](t_m) sum[m](v_<m i>) / s",
+    "y = a sum[m](t_m) sum[m](u_m)",
 ]
 
 
