@@ -52,10 +52,26 @@ def brackets_of(factors: tuple[Expr, ...], summed: tuple[Index, ...]) -> tuple[R
     return tuple(sorted({r for r in ranges.values() if r != (0, len(factors))}))
 
 
+def without_early_sums(expr: Product) -> Product:
+    """The product without brackets that would sum, when read back, an index that is summed around them."""
+    factors: list[Expr] = []
+    summed = list(expr.summed)
+    for factor in expr.factors:
+        inner = factor.factors if isinstance(factor, Product) else ()
+        if isinstance(factor, Product) and any(sum(count_in(f, i.name) for f in inner) > 1 for i in factor.free):
+            factors += inner
+            summed += factor.summed
+        else:
+            factors.append(factor)
+    return expr if len(factors) == len(expr.factors) else Product(tuple(factors), tuple(summed))
+
+
 def without_shadows(expr: Product, explicit: tuple[Index, ...]) -> Product:
     """The product with a binder of explicit sums around those factors alone that do not bind a name of theirs."""
-    names = {i.name for i in explicit}
-    before = tuple(f for f in expr.factors if not f.free & {*explicit} and _bound(f) & names)
+    twins = [k for n, k in enumerate(explicit) if any(k.name == i.name for i in explicit[:n])]
+    own = {i for i in explicit if i not in twins}
+    names = {i.name for i in own}
+    before = tuple(f for f in expr.factors if not f.free & own and (_bound(f) & names or f.free & {*twins}))
     after = tuple(f for f in expr.factors if f not in before)
     if not before or not after:
         return expr
@@ -126,7 +142,7 @@ def _bound(expr: Expr) -> frozenset[str]:
 
 def is_implicit(expr: Product, index: Index, barred: frozenset[int]) -> bool:
     """Whether reading the printed product sums this index there; `barred`: factors without a scope of their own."""
-    count = sum(count_in(f, index.name) for f in expr.factors)
+    count = sum(count_in(f, index.name) for f in expr.factors if index in f.free)
     if any(_reads_position(f, index) for f in expr.factors):
         return False
     return count >= 2 and not any(n not in barred and _sums_within(f, index) for n, f in enumerate(expr.factors))

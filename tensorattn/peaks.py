@@ -66,6 +66,22 @@ def _temporaries(instruction: Instruction | Record, stored: Mapping[Register, Ax
             return _normalised_temporaries(instruction, stored)
         case Contract() if library == "torch":
             return _copies(instruction, stored) + _unbatched(instruction, stored)
+        case Contract():
+            return _copies(instruction, stored)
+        case Chunked():
+            return holding.attended(instruction, stored)
+        case Flash():
+            return holding.fused(instruction, stored)
+        case FlashBack():
+            return holding.fused_back(instruction, stored)
+        case Accumulate():
+            return _accumulated_temporaries(instruction, library)
+    return _entrywise_temporaries(instruction, library)
+
+
+def _entrywise_temporaries(instruction: Instruction | Record, library: str) -> Size:
+    """So many for each entry, however they lie in memory."""
+    match instruction:
         case Apply(out=out, function=function):
             copies, others = (TORCH_FUNCTIONS if library == "torch" else TEMPORARIES).get(function, (0, 0))
             return size_in_bytes(out) * copies + entries(out.axes) * others
@@ -79,16 +95,8 @@ def _temporaries(instruction: Instruction | Record, stored: Mapping[Register, Ax
             return entries(out.axes) if where is not None else Size()
         case Powers(out=out, where=where):
             return size_in_bytes(out) if where is not None else Size()
-        case Chunked():
-            return holding.attended(instruction, stored)
-        case Flash():
-            return holding.fused(instruction, stored)
-        case FlashBack():
-            return holding.fused_back(instruction, stored)
         case Slope(out=out, function=function):
             return size_in_bytes(out) * SLOPE_TEMPORARIES.get(function, 0)
-        case Accumulate():
-            return _accumulated_temporaries(instruction, library)
         case SegmentSum(source=source):  # positions, and floats in float64
             return entries(source.axes) * 16
         case LogSumExp(source=source, where=where):
@@ -98,8 +106,6 @@ def _temporaries(instruction: Instruction | Record, stored: Mapping[Register, Ax
             return entries(source.axes) * (16 + 8 * (where is not None) + 8 * (library == "torch"))
         case CheckRange(out=out):
             return entries(out.axes) * 2
-        case Contract():
-            return _copies(instruction, stored)
     return Size()
 
 

@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensorattn.bracketing import Range, brackets_of, count_in, is_divisor, is_enclosable, is_implicit, without_shadows
+from tensorattn.bracketing import (
+    Range,
+    brackets_of,
+    count_in,
+    is_divisor,
+    is_enclosable,
+    is_implicit,
+    without_early_sums,
+    without_shadows,
+)
 from tensorattn.ir import (
     COMPARISONS,
     Add,
@@ -147,7 +156,7 @@ class Printer:
             case Add(terms=terms):
                 return Text(self._sum(terms, blocked), SUM)
             case Product():
-                return self._product(expr, blocked)
+                return self._product(without_early_sums(expr), blocked)
             case Map():
                 return self._map(expr, blocked)
             case Normalise():

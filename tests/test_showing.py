@@ -6,11 +6,13 @@ import os
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import tensorattn as ta
+from tensorattn.ir import Product
 from tensorattn.rewriting import CANONICAL, rewrite
 from tests import corpus
 
@@ -293,6 +295,7 @@ SHADOWS = [
     "y_j = 2 lse[n](t_<n j>) sum[n](u_<n j>)",
     "y = u_k max[m](t_m) sum[m](v_<m k> |m|)",
     "y_i = prod[m : m <= 2](t_m) sum[m](v_<m i>) / s",
+    "y = a sum[m](t_m) sum[m](u_m)",
 ]
 
 
@@ -303,3 +306,16 @@ def test_a_sum_that_was_merged_does_not_shadow_what_a_factor_binds(text: str) ->
     again = ta.parse(str(merged))
     assert str(again) == str(merged)
     assert ta.equivalent(again, program)
+
+
+def test_a_bracket_does_not_sum_what_is_summed_around_it() -> None:
+    program = ta.parse("y = a_<l r> b_<l r> c_r")
+    (statement,) = program.statements
+    body = statement.body
+    assert isinstance(body, Product)
+    (inner,) = (i for i in body.summed if i.name == "r")
+    nested = Product(
+        (Product(body.factors[:2], tuple(i for i in body.summed if i != inner)), body.factors[2]), (inner,)
+    )
+    made = replace(program, statements=(replace(statement, body=nested),))
+    assert ta.parse(str(made)) == program

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import assert_never
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 from tensorattn.backends import attending, branching, looping
 from tensorattn.backends.contracting import contract
@@ -99,62 +100,33 @@ def write_all(writer: Writer, body: Sequence[Instruction]) -> None:
 
 def write(writer: Writer, instruction: Instruction) -> None:
     """The lines of one instruction."""
-    match instruction:
-        case Load():
-            _load(writer, instruction)
-        case View(out=out, source=source, splits=splits):
-            writer.assign(out, _split(writer, writer.read(source, out.dtype), splits))
-        case Contract():
-            contract(writer, instruction)
-        case Apply():
-            apply(writer, instruction)
-        case Fold():
-            _fold(writer, instruction)
-        case Iota(out=out, size=size):
-            writer.assign(out, Text(_cast(writer, writer.iota(writer.number(size)), "int64", out.dtype), out.axes))
-        case Fill(out=out, value=value):
-            writer.assign(out, Text(writer.filled(writer.shape(out.axes), value, out.dtype), out.axes))
-        case Gather():
-            gather(writer, instruction)
-        case Scatter():
-            scatter(writer, instruction)
-        case CheckRange():
-            _check_range(writer, instruction)
-        case SegmentSum():
-            _segment_sum(writer, instruction)
-        case Accumulate():
-            _accumulate(writer, instruction)
-        case Join():
-            _join(writer, instruction)
-        case Normalised():
-            _normalised(writer, instruction)
-        case Weigh():
-            _weigh(writer, instruction)
-        case Powers():
-            _powers(writer, instruction)
-        case LogSumExp():
-            _log_sum_exp(writer, instruction)
-        case Largest():
-            _largest(writer, instruction)
-        case Arrange(out=out, source=source, packed=True):
-            ordered = writer.arranged(writer.read(source, out.dtype), out.axes)
-            writer.assign(out, Text(writer.words.packed.format(x=atom(ordered.source)), out.axes))
-        case Cast(out=out, source=source) | Arrange(out=out, source=source):
-            writer.assign(out, writer.read(source, out.dtype))
-        case Attend():
-            attending.attend(writer, instruction)
-        case Slice():
-            looping.write_slice(writer, instruction)
-        case Stream():
-            looping.write_stream(writer, instruction, write_all)
-        case IfFinite():
-            branching.write_if_finite(writer, instruction, write_all)
-        case Attempt():
-            branching.write_attempt(writer, instruction, write_all)
-        case IfBounded():
-            branching.write_if_bounded(writer, instruction, write_all)
-        case _:
-            assert_never(instruction)
+    WRITERS[type(instruction)](writer, instruction)
+
+
+def _view(writer: Writer, made: View) -> None:
+    writer.assign(made.out, _split(writer, writer.read(made.source, made.out.dtype), made.splits))
+
+
+def _iota(writer: Writer, made: Iota) -> None:
+    counted = writer.iota(writer.number(made.size))
+    writer.assign(made.out, Text(_cast(writer, counted, "int64", made.out.dtype), made.out.axes))
+
+
+def _fill(writer: Writer, made: Fill) -> None:
+    out = made.out
+    writer.assign(out, Text(writer.filled(writer.shape(out.axes), made.value, out.dtype), out.axes))
+
+
+def _arrange(writer: Writer, made: Arrange) -> None:
+    out, value = made.out, writer.read(made.source, made.out.dtype)
+    if made.packed:
+        ordered = writer.arranged(value, out.axes)
+        value = Text(writer.words.packed.format(x=atom(ordered.source)), out.axes)
+    writer.assign(out, value)
+
+
+def _recast(writer: Writer, made: Cast) -> None:
+    writer.assign(made.out, writer.read(made.source, made.out.dtype))
 
 
 def _cast(writer: Writer, source: str, have: str, want: str) -> str:
@@ -373,3 +345,15 @@ def _outputs(writer: Writer, outputs: Sequence[Output]) -> list[str]:
         text = source if template == "{x}" else atom(source)
         results.append(template.format(x=text, dtype=writer.words.dtype(output.dtype)))
     return [f"    return {writer.tuple(results)}"]
+
+
+WRITERS: dict[type, Callable[[Writer, Any], None]] = {
+    Load: _load, View: _view, Contract: contract, Apply: apply, Fold: _fold, Iota: _iota, Fill: _fill, Gather: gather,
+    Scatter: scatter, CheckRange: _check_range, SegmentSum: _segment_sum, Accumulate: _accumulate, Join: _join,
+    Normalised: _normalised, Weigh: _weigh, Powers: _powers, LogSumExp: _log_sum_exp, Largest: _largest,
+    Arrange: _arrange, Cast: _recast, Attend: attending.attend, Slice: looping.write_slice,
+    Stream: partial(looping.write_stream, write_all=write_all),
+    IfFinite: partial(branching.write_if_finite, write_all=write_all),
+    Attempt: partial(branching.write_attempt, write_all=write_all),
+    IfBounded: partial(branching.write_if_bounded, write_all=write_all),
+}  # fmt: skip
