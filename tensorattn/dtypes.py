@@ -33,7 +33,8 @@ from tensorattn.program import Program
 from tensorattn.source import Source, Span
 
 BOOL, INTEGER, WEAK = "bool", "int64", "weak"
-FLOATS = ("float16", "bfloat16", "float32", "float64")
+HALVES = ("float16", "bfloat16")
+FLOATS = (*HALVES, "float32", "float64")
 _ORDER = (BOOL, INTEGER, WEAK, *FLOATS)
 _PYTHON = {"int": INTEGER, "float": WEAK}
 _EXACT = frozenset({"negate"})  # the functions that keep integers
@@ -47,7 +48,7 @@ def is_float(dtype: str) -> bool:
 def join(dtypes: Iterable[str]) -> str:
     """The widest of logical dtypes; float16 with bfloat16 is float32."""
     found = set(dtypes)
-    if {"float16", "bfloat16"} <= found:
+    if {*HALVES} <= found:
         found.add("float32")
     return max(found, key=_ORDER.index, default=INTEGER)
 

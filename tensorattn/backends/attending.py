@@ -27,6 +27,9 @@ def attend(writer: Writer, instruction: Attend) -> None:
             parts.append(f"{word}={_operand(writer, mask, i.batch, (i.rows, i.group), broadcast=True)}")
     parts += ["causal=True"] if i.causal else []
     parts += ["parts=True"] if i.total is not None else []
+    halves = {writer.halves.get(operand.name) for operand in (i.query, i.key, i.value)}
+    if len(halves) == 1 and None not in halves and writer.words.device is not None and i.total is i.bias is None:
+        parts += [f"half={writer.words.dtype(*halves)}"]  # type: ignore[arg-type]
     made = makes(i)
     names = [writer.join(register) for register in made]
     writer.owners.update({name: name for name in names})

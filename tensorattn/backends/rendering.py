@@ -15,6 +15,7 @@ from tensorattn.backends.gathering import gather, scatter
 from tensorattn.backends.naming import Names, identifier
 from tensorattn.backends.vocabulary import Vocabulary
 from tensorattn.backends.writing import INPUT, Groups, Text, Writer, atom, comment_lines
+from tensorattn.dtypes import HALVES
 from tensorattn.ir import Index
 from tensorattn.kernel import (
     Accumulate,
@@ -139,6 +140,8 @@ def _cast(writer: Writer, source: str, have: str, want: str) -> str:
 def _load(writer: Writer, load: Load) -> None:
     known = load.given == load.out.dtype and load.given != "int64" and not writer.standalone  # there are many integers
     known = known and not (load.given == "bool" and not load.splits)  # it may be a Python truth
+    if load.given in HALVES:
+        writer.halves[load.out.name] = load.given
     template = writer.words.load if load.splits else writer.words.load_scalar
     if known:
         template = writer.words.load_known

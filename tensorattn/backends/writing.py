@@ -50,6 +50,7 @@ class Writer:
         self._packed: dict[str, tuple[Groups, str]] = {}  # variables with a dimension a group of axes; the whole shape
         self.lines: list[str] = []
         self.owners: dict[str, str] = {}
+        self.halves: dict[str, str] = {}  # the registers that are an input of half precision, and its dtype
         self.needs_device = False
         self._used: set[str] = set()
         self._depth = 1

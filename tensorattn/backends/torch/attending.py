@@ -21,7 +21,6 @@ from tensorattn.backends.torch.functions import (
     excluded_as,
     in_forward_mode,
     is_followed,
-    longest,
     may_look,
 )
 from tensorattn.backends.torch.weights import softmax
@@ -41,6 +40,7 @@ class Asked(NamedTuple):
     where: torch.Tensor | None
     causal: bool
     parts: bool
+    half: torch.dtype | None = None
 
     @property
     def operands(self) -> list[torch.Tensor]:
@@ -66,11 +66,15 @@ def attend(
     where: torch.Tensor | None = None,
     causal: bool = False,
     parts: bool = False,
+    half: torch.dtype | None = None,
 ) -> torch.Tensor | Parts:
-    """softmax(scale · q·k + bias) · v over the admitted keys, or its parts."""
+    """softmax(scale · q·k + bias) · v over the admitted keys, or its parts.
+
+    `half`: what q, k and v were before they were widened, so that a device may run its kernel for it.
+    """
     if isinstance(scale, tuple):  # the divisor is 0 only where E is 0, and every score with it
         scale = scale[0] / scale[1] if scale[1] else 1.0
-    asked, found = Asked(q, k, v, scale, bias, where, causal, parts), None
+    asked, found = Asked(q, k, v, scale, bias, where, causal, parts, half), None
     if _is_fusible(asked):
         found = (_on_cpu if q.device.type == "cpu" else _on_device)(asked)
     if found is None:
@@ -239,9 +243,12 @@ def _fits(x: torch.Tensor, batch: torch.Size, cut: int) -> bool:
 
 def _on_device(asked: Asked) -> Parts | None:
     """torch chooses the kernel; the device waits only where gradients are recorded. None where parts are asked for."""
-    q, k, v, scale, bias, where, causal, parts = asked
+    q, k, v, scale, bias, where, causal, parts, half = asked
     if parts or (asked.recorded and _is_coarse(asked)):
         return None
+    wide = q.dtype
+    if half is not None:  # no digit is lost; the kernel adds scores and sums up in float32
+        q, k, v = (x.to(half) for x in (q, k, v))
     if causal and (bias is not None or where is not None):
         below = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
         where, causal = below if where is None else where & below, False
@@ -250,7 +257,7 @@ def _on_device(asked: Asked) -> Parts | None:
     q, k, v, four = _four_dimensional(batch, q, k, v, mask)
     attention = torch.nn.functional.scaled_dot_product_attention
     out = attention(q, k, v, attn_mask=four, is_causal=causal, scale=scale)
-    out = out.reshape(*batch, *out.shape[-2:])
+    out = out.reshape(*batch, *out.shape[-2:]).to(wide)
     if mask is not None:
         out = out.masked_fill((mask == -math.inf).all(-1, keepdim=True), 0)
     return out, out, out
@@ -258,18 +265,20 @@ def _on_device(asked: Asked) -> Parts | None:
 
 @torch.no_grad()
 def _is_coarse(asked: Asked) -> bool:
-    """Whether gradients made from the log Σ exp would be wrong: by a bound, else by the scores.
+    """Whether gradients made from the log Σ exp would be wrong: by a bound, for which the device is waited for once,
+    else by the scores.
 
     While a graph of CUDA is captured nobody can tell, and the kernel runs.
     """
     q, k, bias = asked.q, asked.k, asked.bias
     if not may_look(q):
         return False
-    bound = abs(asked.scale) * longest(q, (q.dim() - 1,)) * longest(k, (k.dim() - 1,)) + math.log(k.shape[-2])
+    norms = [torch.linalg.vector_norm(x, dim=-1).amax() for x in (q, k)]
+    bound = abs(asked.scale) * norms[0] * norms[1] + math.log(k.shape[-2])
     if bias is not None:
         rows = bias.amax(-1)
-        bound += rows.masked_fill(rows == -math.inf, 0).abs().amax().item()
-    if bound < COARSE / torch.finfo(q.dtype).eps:
+        bound = bound + rows.masked_fill(rows == -math.inf, 0).abs().amax()
+    if bound.item() < COARSE / torch.finfo(q.dtype).eps:
         return False
     _, greatest, _ = _in_blocks(asked._replace(parts=True))
     return not are_fine([greatest])
@@ -280,7 +289,7 @@ def _is_coarse(asked: Asked) -> bool:
 
 def _plain(asked: Asked, first: int = 0) -> Parts:
     """The same in plain torch, with every derivative; `first`: the position of the first row."""
-    q, k, v, scale, bias, where, causal, parts = asked
+    q, k, v, scale, bias, where, causal, parts, _ = asked
     score = (q * scale) @ k.transpose(-1, -2)
     score = score if bias is None else score + bias
     if causal:
