@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, count
+from typing import cast
 
 from tensorattn.ir import (
     Affine,
@@ -19,6 +20,7 @@ from tensorattn.ir import (
     Tensor,
     Top,
     children,
+    substitute,
     walk,
 )
 
@@ -66,17 +68,35 @@ def without_early_sums(expr: Product) -> Product:
     return expr if len(factors) == len(expr.factors) else Product(tuple(factors), tuple(summed))
 
 
-def without_shadows(expr: Product, explicit: tuple[Index, ...]) -> Product:
-    """The product with a binder of explicit sums around those factors alone that do not bind a name of theirs."""
-    twins = [k for n, k in enumerate(explicit) if any(k.name == i.name for i in explicit[:n])]
-    own = {i for i in explicit if i not in twins}
-    names = {i.name for i in own}
-    before = tuple(f for f in expr.factors if not f.free & own and (_bound(f) & names or f.free & {*twins}))
-    after = tuple(f for f in expr.factors if f not in before)
-    if not before or not after:
-        return expr
-    inside = tuple(i for i in expr.summed if not any(i in f.free for f in before))
-    return Product((*before, Product(after, inside)), tuple(i for i in expr.summed if i not in inside))
+def with_names_apart(expr: Product, explicit: tuple[Index, ...], blocked: frozenset[str]) -> Product:
+    """The product in which no binder of an explicit sum holds what means something else by its name.
+
+    The binder goes around those factors alone that hold its index, or, where this would sum others early, has another
+    name.
+    """
+    names = [i.name for i in expr.summed]
+    for index in explicit:
+        inside = tuple(f for f in expr.factors if index in f.free)
+        outside = tuple(f for f in expr.factors if index not in f.free)
+        if names.count(index.name) == 1 and not any(index.name in _bound(f) for f in expr.factors):
+            continue
+        own = tuple(i for i in expr.summed if not any(i in f.free for f in outside))
+        shared = {i for f in inside for i in f.free if i not in own}
+        early = any(sum(count_in(f, i.name) for f in inside) > 1 for i in shared)
+        clash = any(i.name == index.name for f in inside for i in f.free - {index}) or any(
+            index.name in _bound(f) for f in inside
+        )
+        if not outside or early or clash:
+            return _with_another_name(expr, index, blocked)
+        return Product((*outside, Product(inside, own)), tuple(i for i in expr.summed if i not in own))
+    return expr
+
+
+def _with_another_name(expr: Product, index: Index, blocked: frozenset[str]) -> Product:
+    taken = set(blocked)
+    substitute(expr, lambda i: taken.add(i.name) or i)
+    fresh = next(name for n in count(1) if (name := f"{index.name}{n}") not in taken)
+    return cast(Product, substitute(expr, lambda i: Index(fresh) if i == index else i))
 
 
 def is_enclosable(factors: tuple[Expr, ...], summed: tuple[Index, ...], found: Range) -> bool:

@@ -14,8 +14,8 @@ from tensorattn.bracketing import (
     is_divisor,
     is_enclosable,
     is_implicit,
+    with_names_apart,
     without_early_sums,
-    without_shadows,
 )
 from tensorattn.ir import (
     COMPARISONS,
@@ -211,7 +211,7 @@ class Printer:
     def _product(self, expr: Product, blocked: Names) -> Text:
         bars = self._bars(expr.factors, expr.summed, blocked)
         explicit = tuple(i for i in expr.summed if not is_implicit(expr, i, bars))
-        if (apart := without_shadows(expr, explicit)) != expr:
+        if (apart := with_names_apart(expr, explicit, blocked)) is not expr:
             return self._product(apart, blocked)
         kept = tuple(i for i in expr.summed if i not in explicit)
         term = Text(self._term(expr.factors, kept, blocked), PRODUCT if len(expr.factors) > 1 else UNIT)
