@@ -11,7 +11,7 @@ from dataclasses import replace
 from tensorattn.kernel import Apply, Contract, Instruction, Kernel, Stream
 from tensorattn.lowering.liveness import makes, reads, with_bodies
 from tensorattn.lowering.narrowing import is_sum
-from tensorattn.lowering.products import neighbours, product
+from tensorattn.lowering.products import neighbours, product_of
 from tensorattn.parts import Carry, Register, Summand
 
 
@@ -94,7 +94,7 @@ def fits(step: Contract, added: Summand) -> bool:
     What is constant along one of both is small: it may be brought into that shape, or negated.
     """
     other = added.register
-    made = product(step.a.axes, step.b.axes, step.out.axes, step.along)
+    made = product_of(step, onto=True)
     if set(made.axes) != {*step.out.axes} or not (made.inner and made.left and made.right):
         return False
     sides = made.left, made.right

@@ -18,7 +18,7 @@ from tensorattn.ir import Index
 from tensorattn.kernel import Apply, Arrange, Contract, Fold, Instruction, Stream, Weigh
 from tensorattn.lowering.liveness import makes, reads
 from tensorattn.lowering.narrowing import is_sum
-from tensorattn.lowering.products import Axes, Product, product
+from tensorattn.lowering.products import Axes, Product, product_of
 from tensorattn.lowering.tiling import tile_positions
 from tensorattn.lowering.unifying import renamed
 from tensorattn.parts import Register
@@ -63,10 +63,10 @@ class _Loop:
         steps = [i for i in body if isinstance(i, MOVING)]
         made = {r.name: r for i in steps for r in makes(i) if axis in r.axes and r.name not in ends}
         others = {r for i in body if not isinstance(i, MOVING) for r in (*makes(i), *reads(i))}
-        products = [i for i in steps if isinstance(i, Contract) and _product(i).inner]
+        products = [i for i in steps if isinstance(i, Contract) and _made(i).inner]
         if not products or any(r.name in made for r in others):
             return body
-        heads = frozenset.intersection(*(frozenset(_product(i).batch) for i in products)) - {axis}
+        heads = frozenset.intersection(*(frozenset(_made(i).batch) for i in products)) - {axis}
         front = {n: replace(r, axes=_in_front(r.axes, axis, heads)) for n, r in made.items()}
         changed = tuple(map(self._repeated, renamed(body, front)))
         return changed if self._copied(changed) < self._copied(body) else body
@@ -83,7 +83,7 @@ class _Loop:
 
     def _copies(self, step: Contract) -> int:
         """The entries that a product copies, of its operands and of a result that is no sum, which may come anyhow."""
-        made = _product(step)
+        made = _made(step)
         if not made.inner:
             return 0
         copied = [r.axes for r in (step.a, step.b) if made.copies(r.axes)]
@@ -103,12 +103,12 @@ class _Loop:
 
     def _apart(self, step: Instruction) -> Instruction:
         """A sum over rounds with the products along one of its axes added up, where that copies less."""
-        if not isinstance(step, Contract) or step.out not in self.sums or _product(step).batch:
+        if not isinstance(step, Contract) or step.out not in self.sums or _made(step).batch:
             return step
-        for index in _product(step).inner:
+        for index in _made(step).inner:
             changed = replace(step, along=index)
             last = index in (step.a.axes[-1], step.b.axes[-1])
-            if not last and _product(changed).inner and self._is_less(changed, step, index):
+            if not last and _made(changed).inner and self._is_less(changed, step, index):
                 return changed
         return step
 
@@ -128,7 +128,7 @@ class _Loop:
             tried |= {r.name for r in alike}
             if not alike or alike & self.ends:
                 continue
-            made = _product(step)
+            made = _made(step)
             axes = (*made.batch, *made.left, *made.inner)
             changed = renamed(body, {r.name: replace(r, axes=axes) for r in alike})
             before, after = self._price(body, tried), self._price(changed, tried)
@@ -145,7 +145,7 @@ class _Loop:
         for step in body:
             if not isinstance(step, Contract) or not names & {step.out.name, step.a.name, step.b.name}:
                 continue
-            made = _product(step)
+            made = _made(step)
             copies += made.copies(step.a.axes) + made.copies(step.b.axes) + (made.axes != step.out.axes)
             if self._slow(step) is not None and step.out not in self.sums:
                 slow += self._entries((*made.axes, *made.inner))
@@ -153,14 +153,14 @@ class _Loop:
 
     def _slow(self, step: Contract) -> Register | None:
         """The operand that a product reads across its rows, slowly; None where there is none."""
-        made, large = _product(step), self._across(step)
+        made, large = _made(step), self._across(step)
         rows, columns = self._entries(made.left), self._entries(made.right)
         few = columns <= FEW_COLUMNS and rows >= LARGER * columns
         return large if few and not rows % CONFLICT else None
 
     def _across(self, step: Contract) -> Register | None:
         """The first operand where a product reads it across its rows."""
-        made = _product(step)
+        made = _made(step)
         large = step.b if made.turned else step.a
         whole = made.inner and made.left and made.right
         return large if whole and large.axes == (*made.batch, *made.inner, *made.left) else None
@@ -178,7 +178,7 @@ class _Loop:
             state, part = carry.state, carry.part
             fast = part
             if part in self.sums:
-                made = _product(makers[part])
+                made = _made(makers[part])
                 longer = self._entries(made.left) > self._entries(made.right)
                 fast = self._as_fast(makers[part], turned=longer and self._across(makers[part]) is not None)
             if fast != part:
@@ -189,13 +189,13 @@ class _Loop:
 
     def _as_fast(self, step: Contract, *, turned: bool) -> Register:
         """The result of a product with its axes as it is made fastest; as it is where it is no product of matrices."""
-        made = _product(step)
+        made = _made(step)
         if set(made.axes) != {*step.out.axes} or not made.inner:
             return step.out
         return replace(step.out, axes=(*made.batch, *made.right, *made.left) if turned else made.axes)
 
     def _is_worth_a_copy(self, step: Contract) -> bool:
-        made = _product(step)
+        made = _made(step)
         few = self._entries(made.right) <= FEWER_COLUMNS and self._entries(made.inner) >= WORTH_A_COPY
         return few and self._slow(step) is not None
 
@@ -203,8 +203,8 @@ class _Loop:
         return prod(self.lengths.get(index.name, 1) for index in {*axes})
 
 
-def _product(step: Contract) -> Product:
-    return product(step.a.axes, step.b.axes, step.out.axes, step.along)
+def _made(step: Contract) -> Product:
+    return product_of(step, onto=True)
 
 
 def _in_front(axes: Axes, axis: Index, heads: frozenset[Index]) -> Axes:

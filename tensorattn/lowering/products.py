@@ -63,10 +63,10 @@ def product(a: Axes, b: Axes, out: Axes, along: Index | None = None) -> Product:
     return Product(batch, left, right, min(inner, in_b, key=copies), turned, apart)
 
 
-def product_of(step: Contract) -> Product:
-    """How a step is made: what lies apart is added up where it is added to something."""
+def product_of(step: Contract, *, onto: bool = False) -> Product:
+    """How a step is made: what lies apart is added up where it is added to something, or is to be (`onto`)."""
     summed = step.along is not None and step.along not in step.out.axes
-    along = None if summed and step.added is None else step.along
+    along = None if summed and step.added is None and not onto else step.along
     return product(step.a.axes, step.b.axes, step.out.axes, along)
 
 
