@@ -69,24 +69,23 @@ def without_early_sums(expr: Product) -> Product:
 
 
 def with_names_apart(expr: Product, explicit: tuple[Index, ...], blocked: frozenset[str]) -> Product:
-    """The product in which no binder of an explicit sum holds what means something else by its name.
+    """The product in which no binder of an explicit sum holds an index of the same name that means something else.
 
-    The binder goes around those factors alone that hold its index, or, where this would sum others early, has another
-    name.
+    The binder goes around those factors alone that hold its index. Where that would sum others early, and where a sum
+    has the name of another index of one of its factors, or of one that is not summed, it gets another name.
     """
-    names = [i.name for i in expr.summed]
-    for index in explicit:
+    for index in expr.summed:
+        twins = {i for f in expr.factors for i in f.free if i.name == index.name and i != index}
         inside = tuple(f for f in expr.factors if index in f.free)
         outside = tuple(f for f in expr.factors if index not in f.free)
-        if names.count(index.name) == 1 and not any(index.name in _bound(f) for f in expr.factors):
+        if not twins <= {*expr.summed} or any(twins & f.free for f in inside):
+            return _with_another_name(expr, index, blocked)
+        if index not in explicit or not (twins or any(index.name in _bound(f) for f in expr.factors)):
             continue
         own = tuple(i for i in expr.summed if not any(i in f.free for f in outside))
         shared = {i for f in inside for i in f.free if i not in own}
         early = any(sum(count_in(f, i.name) for f in inside) > 1 for i in shared)
-        clash = any(i.name == index.name for f in inside for i in f.free - {index}) or any(
-            index.name in _bound(f) for f in inside
-        )
-        if not outside or early or clash:
+        if not outside or early or any(index.name in _bound(f) for f in inside):
             return _with_another_name(expr, index, blocked)
         return Product((*outside, Product(inside, own)), tuple(i for i in expr.summed if i not in own))
     return expr

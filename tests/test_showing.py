@@ -9,10 +9,13 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tensorattn as ta
 from tensorattn.ir import Product
+from tensorattn.planning import plan
+from tensorattn.reference import evaluate
 from tensorattn.rewriting import CANONICAL, rewrite
 from tests import corpus
 
@@ -306,6 +309,31 @@ def test_a_sum_that_was_merged_does_not_shadow_what_a_factor_binds(text: str) ->
     again = ta.parse(str(merged))
     assert str(again) == str(merged)
     assert ta.equivalent(again, program)
+
+
+MERGED = {
+    "z_m = sum[j](b_<j m>)\ny = a_j z_j": "y = sum[j](a_j1 b_<j j1>)",
+    "z_m = sum[j](b_<j m> c_j)\ny_k = a_<k j> z_j": "y_k = a_<k j1> b_<j j1> c_j",
+    "z_m = sum[j](a_<j m>)\ny_<j m> = b_j z_m": "y_<j m> = sum[j1](b_j a_<j1 m>)",
+    "z_m = sum[j](a_<j m> c_<j k> d_k)\ny_<j m> = b_j z_m": "y_<j m> = b_j a_<j1 m> c_<j1 k> d_k",
+    "z_m = sum[j](a_<j m>)\ny_k = z_m c_<j m> d_j e_k": "y_k = (c_<j m> d_j) * e_k sum[j](a_<j m>)",
+    "z_m = max[j](b_<j m>)\ny = c sum[j](z_j)": "y = sum[j1](c max[j](b_<j j1>))",
+    "z_m = sum[j](a_<j m m>)\ny_k = z_m c_<j m> d_j e_k": "y_k = sum[j1](a_<j1 m m> c_<j m> d_j e_k)",
+}
+
+
+@pytest.mark.parametrize("text", MERGED)
+def test_sums_that_were_merged_keep_their_meaning(text: str) -> None:
+    """Where two indices of one name meet; the names of those that are renamed tie no sizes any more."""
+    program = ta.parse(text)
+    merged = plan(program, ("y",), None).program
+    assert str(merged) == MERGED[text]
+    sizes = dict.fromkeys("jkm", 3)
+    rng = np.random.default_rng(0)
+    shapes = {t.name: [sizes[slot.name] for slot in t.slots] for t in program.tensors if t.name in program.inputs}
+    x = {name: rng.normal(size=shape) for name, shape in shapes.items()}
+    found = evaluate(ta.parse(str(merged)), x)["y"]
+    np.testing.assert_allclose(found, evaluate(program, x)["y"], rtol=0, atol=1e-12)
 
 
 def test_a_bracket_does_not_sum_what_is_summed_around_it() -> None:
