@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tensorattn.ir import Index
-from tensorattn.kernel import Apply, Arrange, Contract, Fold, Slice, Stream
+from tensorattn.kernel import Apply, Arrange, Contract, Fold, IfFinite, Slice, Stream
 from tensorattn.lowering.buffers import Room, places
 from tensorattn.parts import Carry, Literal, Summand
 from tensorattn.sizes import Size
@@ -116,3 +116,19 @@ def test_the_loop_runs(library):
         loop = stream(cut(SUMMED), (Carry(STATE, 0, PART),), (merge,), (SUM,))
         (found,) = call(library, kernel(inputs, (loop,), (STATE,)), x, ones)
         np.testing.assert_allclose(found, expected)
+
+
+def test_a_branch_writes_what_outlives_the_round_over_nothing_that_dies_with_it():
+    """The room of `wide` is the next round's again, while the state is still read."""
+    kept, inner = register("kept", "i j t"), register("inner", "i j t")
+    fast = (Apply(inner, "multiply", (WIDE, WIDE)), Apply(kept, "negate", (inner,)))
+    branch = IfFinite(kept, (CUT,), fast, (Apply(kept, "negate", (CUT,)),))
+    body = cut((Apply(WIDE, "tanh", (CUT,)), branch))
+    state, merged = register("all", "i j t"), register("more", "i j t")
+    loop = stream(body, (Carry(state, 0, kept),), (Apply(merged, "maximum", (state, kept)),), (merged,))
+    assert places(loop).of["inner"] == WIDE
+    later = stream((*body, Contract(PART, WIDE, register("some", "t"))), (Carry(STATE, 0, PART),), (), (PART,))
+    assert isinstance(places(later).of["inner"], Room)
+    alone = stream(body, (Carry(state, 0, kept),), (), (kept,))
+    assert places(alone).of["inner"] == WIDE
+    assert "kept" not in places(alone).of

@@ -62,8 +62,9 @@ class _Steps:
         self.body, self.found, self.free = body, found, free
         self.root: dict[str, str] = dict(around.root) if around else {}
         self.last: dict[str, int] = {}  # of roots
-        self.borrowed = {r for r in around.new if around.last.get(r) == at} if around else set[str]()
-        self.new = set(self.borrowed)  # roots that may be written over: made here, or dying here, whole, by themselves
+        self.new: set[str] = set()  # roots that may be written over: made here, or dying here, whole, by themselves
+        if around is not None:
+            self.new |= {root for root in around.new if around.last.get(root) == at}
         self.axes: dict[str, frozenset[Index]] = dict(around.axes) if around else {}  # of all that is made here
         self.lies: dict[str, Room] = {}  # roots in rooms
         self.ends: set[str] = set()  # roots that outlive the body: they lie in no room
@@ -128,7 +129,7 @@ class _Steps:
                 operand.axes
             ):  # broadcast: no memory of its own
                 continue
-            if out.name in self.ends and (root in self.lies or root in self.borrowed):
+            if out.name in self.ends and root in self.lies:
                 continue
             self.found.of[out.name] = operand
             self.root[out.name] = root
