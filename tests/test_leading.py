@@ -15,7 +15,7 @@ from tensorattn import units
 from tensorattn.backends.numpy import functions as numpy_functions
 from tensorattn.backends.torch import tiles
 from tensorattn.ir import Index
-from tensorattn.kernel import Apply, Contract, IfFinite, Slice, Stream, Weigh
+from tensorattn.kernel import Apply, Contract, IfFinite, Normalised, Slice, Stream, Weigh
 from tensorattn.lowering import hoisting, orienting, streaming
 from tensorattn.lowering.buffers import places
 from tensorattn.lowering.products import product, product_of
@@ -265,6 +265,18 @@ def test_what_depends_on_a_state_or_multiplies_across_rows_stays_in_the_loop():
     assert not {"w", "c"} & inside.keys(), "nothing reads slices of them any more"
 
 
+def test_nothing_moves_that_an_instruction_of_another_kind_reads():
+    """A whole softmax in a slice, which may want its score in one order."""
+    q, k, out, copied = register("q", "c i"), register("k", "m i"), register("s", "m c"), register("y", "c m")
+    v, moved = register("v", "c m j"), register("z", "c j")
+    steps = (Contract(out, q, k), Contract(moved, out, v), Apply(copied, "exp", (out,)))
+    loop = Stream(Index("c"), Size.of("c"), 2, steps, (), (), ())
+    sizes = dict(c=9, m=50, i=4, j=3)
+    assert orienting._Loop(loop, sizes)._led(steps) != steps
+    guarded = (*steps, Normalised(register("w", "m c"), "softmax", (Index("m"),), out, None))
+    assert orienting._Loop(Stream(Index("c"), Size.of("c"), 2, guarded, (), (), ()), sizes)._led(guarded) == guarded
+
+
 @hypothesis.given(st.integers(1, 9), st.integers(0, 4), st.integers(1, 9))
 @hypothesis.settings(max_examples=20, deadline=None)
 def test_short_slices_of_any_length(b, mu, nu):
@@ -274,6 +286,16 @@ def test_short_slices_of_any_length(b, mu, nu):
     expected = scores.softmax(-1) @ x["v"]
     found = ta.compile(BIASED, plan="streamed")(x)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_weights_lie_as_their_scores_do():
+    """A score that is only broadcast along the axis of the loop stays as it is."""
+    text = "y_n = softmax[nu rho](a^nu_i b_i ones_rho) v^<rho nu>_n"
+    x = given(text, dict(nu=2, rho=5, i=2, n=2))
+    weights = (x["a"] @ x["b"])[None, :, None].expand(5, 2, 1).flatten().softmax(0)
+    for library in (torch.tensor, np.asarray):
+        found = ta.compile(text, plan="streamed")({n: library(a.numpy()) for n, a in x.items()})
+        np.testing.assert_allclose(np.asarray(found), weights @ x["v"].flatten(0, 1), rtol=0, atol=1e-12)
 
 
 # Guarded functions ------------------------------------------------------------------------------------------------
@@ -313,13 +335,3 @@ def test_slopes_of_guarded_functions(function, bad):
     slopes = [torch.autograd.grad(y, list(x.values()), bar) for y in (found, expected)]
     for ours, theirs in zip(*slopes, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-11)
-
-
-def test_weights_lie_as_their_scores_do():
-    """A score that is only broadcast along the axis of the loop stays as it is."""
-    text = "y_n = softmax[nu rho](a^nu_i b_i ones_rho) v^<rho nu>_n"
-    x = given(text, dict(nu=2, rho=5, i=2, n=2))
-    weights = (x["a"] @ x["b"])[None, :, None].expand(5, 2, 1).flatten().softmax(0)
-    for library in (torch.tensor, np.asarray):
-        found = ta.compile(text, plan="streamed")({n: library(a.numpy()) for n, a in x.items()})
-        np.testing.assert_allclose(np.asarray(found), weights @ x["v"].flatten(0, 1), rtol=0, atol=1e-12)

@@ -112,6 +112,21 @@ def test_a_product_place_by_place_holds_no_more_than_predicted(library, spelt):
     assert measured <= predicted + arrays[1].nbytes + 8000
 
 
+def test_a_value_that_is_repeated_behind_heads_is_counted():
+    """torch copies it for every place: the axis of these is no outer one."""
+    lengths = dict(h=3, c=8, m=60, n=20, r=2)
+    spelt = dict(x="h m n", z="h c r n", y="h c m r")
+    x, z, y = (register(n, axes, "float32") for n, axes in spelt.items())
+    step = Contract(y, x, z, None, Index("c"))
+    made = kernel({n: (spelt[n], "float32") for n in "xz"}, (step,), (y,))
+    run = backends.get("torch").build(made, "formula")
+    arrays = [torch.ones([lengths[i] for i in spelt[n].split()]) for n in "xz"]
+    measured = peak_bytes_torch(lambda: run(*arrays))
+    predicted = max(size.value(lengths) for size in peaks(made, made.body, "torch"))
+    assert 0.8 * measured <= predicted <= 1.2 * measured
+    assert predicted >= 8 * arrays[0].nbytes
+
+
 # exponentials -----------------------------------------------------------------------------------------------------
 
 

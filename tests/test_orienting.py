@@ -203,6 +203,19 @@ def test_a_product_is_added_to_what_it_lies_over(library, sign, batch, rows):
     np.testing.assert_allclose(np.asarray(found), sign * a @ b + added, rtol=0, atol=1e-12)
 
 
+def test_one_summand_for_several_places_is_not_copied_for_each():
+    a, b, out = torch.ones(4, 3, 50, 2), torch.ones(4, 3, 2, 50), torch.empty(4, 3, 50, 50)
+    for shape in [(1, 3, 50, 50), (1, 3, 50, 1)]:
+        added = torch.ones(shape)
+
+        def call(added=added):
+            tiles.add_product(a, b, added, (1, 1), out)
+            return ()
+
+        assert peak_bytes_torch(call) < out.nbytes / 4
+        torch.testing.assert_close(out, added + a @ b)
+
+
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (1, 0, 2, 3), (0, 2, 1, 3), (0, 1, 3, 2)])
 def test_a_product_is_added_to_what_lies_in_another_order(order):
     make = np.random.default_rng(0)

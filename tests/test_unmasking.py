@@ -217,10 +217,11 @@ def test_scores_through_an_operator_need_no_maximum_where_it_lengthens_little(li
     """8 orthogonal rows: the norm of all entries is √8 times the factor by which any vector is lengthened."""
     monkeypatch.setattr(streaming, "TILE_ENTRIES", 4000)
     rng, formula = np.random.default_rng(0), "y^mu_n = softmax[nu rho](k^mu_i q^nu_j r^rho_l M_<i j l>) v^<nu rho>_n"
-    x = dict(q=rng.normal(size=(16, 8)), r=rng.normal(size=(18, 8)), v=rng.normal(size=(16, 18, 3)), k=np.ones((30, 1)))
+    x = dict(q=rng.normal(size=(60, 8)), r=rng.normal(size=(60, 8)), v=rng.normal(size=(60, 60, 3)))
+    x["k"] = np.eye(8)[np.arange(20) % 8]
     x["q"] *= 15 / np.linalg.norm(x["q"], axis=1, keepdims=True)
     x["r"] *= 15 / np.linalg.norm(x["r"], axis=1, keepdims=True)
-    x["M"] = np.linalg.qr(rng.normal(size=(8, 8)))[0][None]
+    x["M"] = np.linalg.qr(rng.normal(size=(8, 8, 8)))[0]
     wrap = np.asarray if library == "numpy" else torch.tensor
     found = np.asarray(ta.compile(formula, plan="streamed")({n: wrap(a) for n, a in x.items()}))
     np.testing.assert_allclose(found, evaluate(ta.parse(formula), x)["y"], atol=1e-10)

@@ -56,7 +56,8 @@ def holds(test: np.ndarray) -> bool:
 
 
 def longest(x: np.ndarray, dims: tuple[int, ...], room: int = LOOK) -> float:
-    """The greatest Euclidean norm over the axes; at least that, where squares underflow. No array like x is made."""
+    """The greatest Euclidean norm over the axes; at least that, where squares underflow. No array like x is made, so
+    that no `room` is needed."""
     if not dims:
         return float(np.maximum(np.max(x, initial=0), -np.min(x, initial=0)))
     x = x if x.dtype.kind == "f" else x.astype(np.float64)
@@ -72,7 +73,8 @@ PAIRS = 1 << 18  # looked at together
 def longest_pair(a: np.ndarray, b: np.ndarray, rows: int, room: int | None = None) -> float:
     """The greatest norm of a product of two vectors along the last axis, one of a and one of b at the same first place.
 
-    Infinite where it is not worth a look, where a square may be lost, and where an entry is no finite number.
+    Infinite where it is not worth a look or takes more than `room` entries, where a square may be lost, and where an
+    entry is no finite number.
     """
     if rows < MANY_ROWS or not (a.size and b.size) or (room is not None and a.size + b.size > room):
         return math.inf

@@ -121,7 +121,8 @@ PAIRS = 1 << 18  # looked at together
 def longest_pair(a: torch.Tensor, b: torch.Tensor, rows: int, room: int | None = None) -> float:
     """The greatest norm of a product of two vectors along the last axis, one of a and one of b at the same first place.
 
-    Infinite where it is not worth a look, where a square may be lost, and where an entry is no finite number.
+    Infinite where it is not worth a look or takes more than `room` entries, where a square may be lost, and where an
+    entry is no finite number.
     """
     if rows < MANY_ROWS or not (a.numel() and b.numel()) or (room is not None and a.numel() + b.numel() > room):
         return math.inf
